@@ -45,7 +45,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 MOST_MAPPINGS = 20_000
 BASE_MEMORY, MOST_GROWTH = 800 * 2**20, 300 * 2**20
-"""A process forgets its compiled programs when it has grown by so many bytes since it last did."""
+"""Smallest memory of a process, and growth in bytes after which it drops its compiled programs."""
 resident = BASE_MEMORY
 
 IN_EACH_PART = ("test_ordered_collectives", "test_private_jax", "test_packed_scan", "test_several_devices")
@@ -67,10 +67,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist's, which reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put cheap tests first: a broken helper is reported before the long tests that use it. Expensive files come last, the
-    longest first, so that all workers end together.
+    """Sort cheap tests first, so that a broken helper is reported before the long tests that use it.
 
-    Workers take groups: all tests of one algorithm, which share its compiled programs, or the rest of a file.
+    Expensive files come last, the longest first, so that all workers end together. Also assign groups, which workers take as a
+    whole: all tests of one algorithm, which share its compiled programs, or the rest of a file.
     """
     items.sort(key=expected_seconds)
     for item in items:
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def expected_seconds(item: pytest.Item) -> tuple[bool, float]:
-    """Return the sorting key of a test: 0 s before the ``expensive(seconds)`` ones in falling order."""
+    """Return the sort key of a test: cheap tests come first, then the ``expensive(seconds)`` ones, longest first."""
     marker = item.get_closest_marker("expensive")
     return (True, -float(marker.args[0])) if marker else (False, 0.0)
 
@@ -99,15 +99,14 @@ def in_part(number: int, count: int, groups: Iterable[str]) -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    """Refuse to run without the groups: every worker would compile, and keep in memory, the programs of all algorithms."""
+    """Refuse to run without groups: every worker would compile, and keep in memory, the programs of all algorithms."""
     if node.config.option.dist == "loadgroup" and not all("@" in id for id in ids):
         pytest.exit(f"pytest-xdist did not group the tests: it does not support pytest {pytest.__version__}", 4)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def bounded_memory() -> Iterator[None]:
-    """Forget compiled programs in time: they fill the memory, and each maps its code in many parts, of which a process may have
-    65,530."""
+    """Drop compiled programs in time: they need memory, and each has many mappings, where a process may have 65,530."""
     yield
     global resident
     if mappings() > MOST_MAPPINGS or resident_bytes() > resident + MOST_GROWTH:

@@ -40,7 +40,7 @@ small_ddpg = partial(small, "ddpg")
 
 
 def test_targets_are_those_of_the_target_networks() -> None:
-    """Without noise; one critic, the case's second."""
+    """Without noise, and with one critic: the case's second."""
     own = actor_critic_setup(DDPGConfig(), "deterministic")
     run = jax.jit(
         lambda *given: ddpg.target(own, DDPGHyperparams(), ActorCriticPair(*given[:2]), given[2]), compiler_options=COMPILE_FAST

@@ -63,7 +63,7 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 """Each program here runs for milliseconds, so compiling it is the cost."""
 
 
-# ---------------------------------------------------------------------------------------------------------- what replay gives
+# ------------------------------------------------------------------------------------------------------- replayed transitions
 
 
 STREAMS = {
@@ -138,7 +138,7 @@ def test_replay_keeps_raw_rows_in_the_types_of_the_environment() -> None:
     assert (rows.reward[:16][rows.valid[:16]] == 250).all() and not rows.valid[16:].any()
 
 
-# --------------------------------------------------------------------------------------------------------------------- cadence
+# ------------------------------------------------------------------------------------------------------------- update schedule
 
 
 def sgd(hyperparams: Any) -> optax.GradientTransformation:
@@ -321,7 +321,7 @@ def test_update_is_learn_after_observe() -> None:
         jit(algorithm.update)(learner, rollout), jit(lambda l, r: algorithm.learn(algorithm.observe(l, r)))(learner, rollout)
     )
     observed = algorithm.observe(learner, rollout)
-    assert_bit_equal(observed._replace(replay=learner.replay), learner)  # nothing but replay changes
+    assert_bit_equal(observed._replace(replay=learner.replay), learner)  # only replay changes
 
 
 # ----------------------------------------------------------------------------------------------------------------- exploration
@@ -429,7 +429,7 @@ def test_probe_action_by_observation() -> None:
     np.testing.assert_allclose(learnt()["action by observation"][[0, 2]], [[1.0, -1.0], [-1.0, 1.0]], atol=0.1)
 
 
-# ---------------------------------------------------------------------------------------------------------- state, bad input
+# -------------------------------------------------------------------------------------------------- state, invalid arguments
 
 
 def test_params_and_target_are_equal_and_apart_at_the_start() -> None:

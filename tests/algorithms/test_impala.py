@@ -110,7 +110,7 @@ def test_advantages_of_an_intrinsic_reward_count_as_their_rows_do() -> None:
     assert float(after[name] - before[name]) == pytest.approx(expected, rel=1e-3)
 
 
-# --------------------------------------------------------------------------------------------------- what stale rollouts teach
+# -------------------------------------------------------------------------------------------------------------- stale rollouts
 
 MU, PI, REWARD = np.array([0.25, 0.75]), np.array([0.5, 0.5]), np.array([4.0, 0.0])
 """For two actions: their frequency in the rollout, their probability in the learning policy, and their reward."""
@@ -199,7 +199,7 @@ LAG = 8
 
 
 def lagging(agent: Agent, state: Any, iterations: int) -> Any:
-    """``run_iterations`` of rollouts in which policies act that are up to LAG − 1 updates old."""
+    """Do ``run_iterations`` with rollouts of policies that are up to LAG − 1 updates old."""
     env_id, algorithm = jnp.arange(agent.num_envs, dtype=jnp.int32), agent.algorithm
 
     def step(state: Any, acting: Any) -> Any:
@@ -259,7 +259,7 @@ def test_the_policy_that_acted_has_ratios_of_1(env: Any, settings: dict[str, Any
     assert logged["losses/rho"] == pytest.approx(1.0, abs=1e-5) and logged["losses/approx_kl"] == pytest.approx(0.0, abs=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

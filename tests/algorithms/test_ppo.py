@@ -331,7 +331,7 @@ def test_the_loss_of_sequences_is_that_of_their_rows() -> None:
     assert float(total) == pytest.approx(float(ppo_loss(known, PPOConfig(), PPOHyperparams(), params, flat, None)[0]), rel=1e-4)
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

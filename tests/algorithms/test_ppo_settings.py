@@ -122,7 +122,7 @@ def test_only_the_penalty_changes_the_structure_of_the_state() -> None:
     assert "learning_rate" in spec and not {"surrogate", "stop_kl", "hold_noise", "kl_coef"} & {*spec}
 
 
-# ----------------------------------------------------------------------------------------------------------- several at once
+# ----------------------------------------------------------------------------------------------------- accumulated gradients
 
 
 class Case(NamedTuple):
@@ -250,7 +250,7 @@ def test_greedy_actions_and_single_rows_know_of_no_held_noise() -> None:
 
 @pytest.mark.parametrize("model", [SMALL_ACTOR_CRITIC, RECURRENT], ids=["rows", "sequences"])
 def test_every_algorithm_that_draws_actions_can_hold_its_noise(model: Any) -> None:
-    """Its learner sees the model's own carry."""
+    """Its learner gets the model's carry, without the noise."""
     for algorithm in (name for name, entry in ALGORITHMS.items() if entry.family == "on-policy" and "Box" in entry.actions):
         agent = small(algorithm, reaching(), model=model, hold_noise=3)
         state = jax.eval_shape(lambda agent=agent: agent.step(agent.init(KEY()))[0])
@@ -270,7 +270,7 @@ def test_everything_at_once_is_saved_and_goes_on_bit_for_bit(tmp_path: Path) -> 
     assert_bit_equal(step(restored), step(state))
 
 
-# ------------------------------------------------------------------------------------------------------------------ bad input
+# ---------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_probe(probe: str, rows: list[int], expected: list[list[float]]) -> None
     np.testing.assert_allclose(learnt()[probe][rows], expected, atol=0.1)
 
 
-# ----------------------------------------------------------------------------------------------------- exploration, bad input
+# --------------------------------------------------------------------------------------------- exploration, invalid arguments
 
 
 def test_epsilon_falls_from_the_first_row() -> None:

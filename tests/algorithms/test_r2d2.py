@@ -195,7 +195,7 @@ def test_loss_priorities_and_gradient_are_the_papers(name: str) -> None:
 
 
 def test_what_is_not_finite_after_an_end_counts_for_nothing() -> None:
-    """What a termination reached, also in burn-in, and all rows of an invalid sequence have no influence."""
+    """Observations after a termination, also in burn-in, and all rows of an invalid sequence have no influence."""
     params, target, batch = loss_case(0, CASES["burnt in"])
     batch.valid[:, 2] = batch.terminated[:, 2] = batch.truncated[:, 2] = False
     obs = np.array(batch.inputs.obs)
@@ -209,7 +209,7 @@ def test_what_is_not_finite_after_an_end_counts_for_nothing() -> None:
     assert np.isfinite(both[1][0][0]) and both[1][0][1]["priorities"][2] == 0
 
 
-# --------------------------------------------------------------------------------------------------------------- what is stored
+# ------------------------------------------------------------------------------------------------------------------ stored data
 
 
 def test_sequences_begin_with_the_carry_of_acting() -> None:
@@ -337,7 +337,7 @@ def test_probe(probe: str, where: Any, expected: list[list[float]], near: float)
     np.testing.assert_allclose(learnt()[probe][where], expected, atol=near)
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_parts_of_the_wrong_kind() -> None:
 
 @pytest.mark.slow
 def test_the_replay_that_is_its_own_may_be_given() -> None:
-    """Weights are corrected once, by the algorithm's exponent, whoever makes the replay."""
+    """Importance weights use the algorithm's exponent once, for any way to build the replay."""
 
     def learnt(**settings: Any) -> Any:
         agent = small_r2d2(probes.truncation(), **settings)

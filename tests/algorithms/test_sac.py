@@ -53,7 +53,7 @@ def discrete_sac(env: Any, **settings: Any) -> Agent:
     return make_sac(env, **{**TINY.settings, **settings})
 
 
-# --------------------------------------------------------------------------------------------------------------------- cadence
+# ------------------------------------------------------------------------------------------------------------- update schedule
 
 
 def sgd(hyperparams: Any) -> optax.GradientTransformation:
@@ -61,7 +61,7 @@ def sgd(hyperparams: Any) -> optax.GradientTransformation:
 
 
 def learnt_once(agent: Agent, setup: Any) -> Any:
-    """``(learner after the warm-up, (learner, metrics) after an iteration's updates, what these draw)``, in one program."""
+    """Return ``(learner after the warm-up, (learner, metrics) after an iteration's updates, their draws)``, in one program."""
 
     def run(key: Any) -> Any:
         start = agent.init(key).learner
@@ -230,7 +230,7 @@ def test_probe_target_action() -> None:
     assert float(jit(run)(KEY())[0, 0]) == pytest.approx(3, abs=0.3)
 
 
-# ------------------------------------------------------------------------------------------------------------ state, bad input
+# ---------------------------------------------------------------------------------------------------- state, invalid arguments
 
 
 @pytest.mark.slow

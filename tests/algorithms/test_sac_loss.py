@@ -36,7 +36,7 @@ ALPHA = 0.3
 
 @cache
 def programs(policy: str, actor_value: str = "min") -> Any:
-    """``(target, loss and gradient of the critics, loss and gradient of the policy)`` in one program."""
+    """Return ``(target, loss and gradient of the critics, loss and gradient of the policy)`` in one program."""
     own = actor_critic_setup(SACConfig(num_critics=CRITICS, num_target_critics=2, actor_value=actor_value), policy)  # type: ignore[arg-type]
 
     def run(actor: Any, critic: Any, target_critic: Any, now: CriticBatch) -> Any:

@@ -101,7 +101,7 @@ def test_losses_and_gradients_are_the_papers() -> None:
         assert_close(of_policy, jax.tree.map(np.float32, slope(climb, actor)), atol=1e-3)
 
 
-# --------------------------------------------------------------------------------------------------------------------- cadence
+# ------------------------------------------------------------------------------------------------------------- update schedule
 
 
 def sgd(hyperparams: Any) -> optax.GradientTransformation:
@@ -207,7 +207,7 @@ def test_probe(probe: str) -> None:
     check_q_probe(probe, *learnt()[probe])
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The benchmark of worker processes: its sides run, and its report says what was measured."""
+"""The benchmark of worker processes: its sides run, and its report is correct."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ RESULT: dict[str, Any] = {
 
 
 def cells(report: str, start: str) -> list[str]:
-    """Of the row of a table that starts so."""
+    """Return the cells of the table row with this start."""
     row = next(line for line in report.splitlines() if line.startswith(f"| {start}"))
     return [cell.strip() for cell in row.split("|")[1:-1]]
 

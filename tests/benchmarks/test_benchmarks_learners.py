@@ -1,4 +1,4 @@
-"""The benchmark of learners: its sides train alike, and its report says what was measured."""
+"""The benchmark of learners: its sides learn the same, and its report is correct."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_all_sides_train(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_plain_loop_learns_from_the_rows_that_are_steps() -> None:
-    """What it hands to the algorithm, over the ends of episodes."""
+    """Checked on the rollout that it passes to the algorithm, over ends of episodes."""
     import jaxrl
 
     agent, seen = jaxrl.make_a2c("envpool:CartPole-v1", num_envs=2, rollout_length=64), list[Any]()
@@ -62,7 +62,7 @@ RESULT: dict[str, Any] = {
     [
         (True, [2.0, 1.0, 4.0], 4.0, "NO"),  # the longest part: 80 %
         (True, [3.0, 1.0, 5.0], 4.5, "yes"),  # half of all work: 90 %
-        (False, [2.0, 1.0, 4.0], 2.0 + 4.0, "yes"),  # learning comes after the rest
+        (False, [2.0, 1.0, 4.0], 2.0 + 4.0, "yes"),  # learning cannot overlap
     ],
 )
 def test_the_bound_is_of_parts_that_may_overlap(lags: bool, processor: list[float], bound: float, met: str) -> None:

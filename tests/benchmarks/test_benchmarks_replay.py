@@ -1,4 +1,4 @@
-"""The benchmark of replay: its own side runs, and its report says what was measured."""
+"""The benchmark of replay: jaxrl's side runs, and its report is correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What algorithms share: a bound ``AlgorithmSetup``, by the example's REINFORCE, which has nothing else; shapes only."""
+"""Shared parts of algorithms: a bound ``AlgorithmSetup``, with the example's REINFORCE, which has nothing else. Shapes only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = partial(jax.random.key, 0)
 
 
 def test_a_small_algorithm_takes_every_part() -> None:
-    """A recurrent model, an optimiser, schedules, a device axis: none of them is its own business."""
+    """A recurrent model, an optimizer, schedules, a device axis: the algorithm handles none of them itself."""
     agent = make_reinforce(
         "tests.helpers.probes:truncation",
         model=RECURRENT,

@@ -1,4 +1,4 @@
-"""Names that run folders and checkpoints hold. One that moves, or is called otherwise, costs users the runs that they have."""
+"""Names stored in run folders and checkpoints. Moving or renaming one makes users' existing runs unreadable."""
 
 from __future__ import annotations
 
@@ -38,13 +38,12 @@ COMPONENTS = {
     "optimizer": ["jaxrl.optimize:clipped_adam", "jaxrl.optimize:clipped_rmsprop"],
     "replay": ["jaxrl.replay.uniform:uniform_replay"],
 }
-"""Keyword of a builder -> what a folder may name there. An argument of these may be one of ``VALUES``."""
+"""Builder keyword -> names that a folder may store there. Arguments of these may be one of ``VALUES``."""
 VALUES = ["jaxrl.distributions:Categorical", "jaxrl.distributions:MultiCategorical", "jaxrl.distributions:Normal"]
 VALUES += ["jaxrl.distributions:TanhNormal"]
 
 STATES = Path(__file__).parent / "stored_names.json"
-"""Algorithm -> the names of a state's leaves, by which a checkpoint holds them. A new leaf is added to it by
-``python -m tests.builder.test_stored_names``."""
+"""Algorithm -> names of a state's leaves in a checkpoint. ``python -m tests.builder.test_stored_names`` adds new leaves."""
 
 
 @pytest.mark.parametrize("path", [*BUILDERS, *VALUES, *(path for paths in COMPONENTS.values() for path in paths)])
@@ -63,7 +62,7 @@ def test_rooms_that_data_may_name() -> None:
 
 
 def test_results_name_builders_and_components_that_are_listed() -> None:
-    """Those of every measured run, and the arguments of every preset's network."""
+    """Names of every measured run, and the arguments of every preset's network."""
     folder, named = ROOT / "benchmarks" / "results", set()
 
     def collect(data: Any) -> None:

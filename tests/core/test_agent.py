@@ -112,7 +112,7 @@ def test_a_step_for_a_device_axis_runs_under_it() -> None:
         small_ppo(probes.constant_reward(), axis_name=3)
 
 
-# ------------------------------------------------------------------------------------------------------------ what evaluate plays
+# ------------------------------------------------------------------------------------------------------------- evaluated episodes
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_host_environments_say_the_same() -> None:
 
 
 def test_environments_of_other_libraries_are_recognised() -> None:
-    """What works, and the rest of what is told: tests/envs/backends/test_gymnasium_classes.py."""
+    """tests/envs/backends/test_gymnasium_classes.py tests conversions that work, and the rest of the message."""
     for wrong, words in (
         (gymnasium.make("CartPole-v1"), "a single CartPoleEnv: give an id, class or function to make num_envs of them, .*"),
         (gymnax.make("CartPole-v1"), "gymnax's CartPole: give its id"),

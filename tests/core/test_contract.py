@@ -1,4 +1,4 @@
-"""The heart of the tests: the same functions of each algorithm, run in every way that jaxrl promises."""
+"""The core tests: every way in which jaxrl can run an algorithm gives the same result."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def truncation_agent(algorithm: str, env: Env | HostEnv) -> Agent:
 
 
 def values_at_zero(algorithm: str, agent: Agent, learner: Any) -> np.ndarray:
-    """V (or Q) of the truncation probe's only observation."""
+    """Return V (or Q) of the truncation probe's only observation."""
     inputs = first_input(jnp.zeros((1, 1)), agent.env.action_space, 1)
     return np.asarray(tiny(algorithm).value(agent, learner, inputs))
 
@@ -74,7 +74,7 @@ def test_fused_truncation_bootstraps(algorithm: str) -> None:
 
 @each_family
 def test_loops_scans_and_chunks_are_one(algorithm: str) -> None:
-    """Five calls of step = a scan of five = chunks of two and three, bit for bit."""
+    """Five calls of step equal a scan of five, and chunks of two and three, bit for bit."""
     agent = cartpole(algorithm)
     state = agent.init(KEY())
     looped, _ = run_steps(agent, state, 5)
@@ -94,7 +94,10 @@ STEPS = 5
 
 @cache
 def side_by_side(algorithm: str) -> tuple[Any, list[Any]]:
-    """``(keys, states)`` of three seeds with a learning rate each, after 0, 1, … ``STEPS`` iterations in one program."""
+    """Run three seeds with different learning rates in one program.
+
+    Return ``(keys, states)`` after 0, 1, … ``STEPS`` iterations.
+    """
     agent, keys = cartpole(algorithm), jax.random.split(KEY(), len(RATES))
     init = jax.jit(jax.vmap(lambda key, rate: agent.init(key, {"learning_rate": rate})))
     step = jax.jit(jax.vmap(agent.step))
@@ -117,7 +120,7 @@ def test_seeds_and_hyperparameters_side_by_side_equal_each_alone(algorithm: str)
 
 @every_algorithm
 def test_a_learning_rate_is_data(algorithm: str) -> None:
-    """The same seed with two learning rates, in the program that ran one."""
+    """Train the same seed with two learning rates, in the program compiled for one."""
     agent = cartpole(algorithm)
     low, high = (run_steps(agent, agent.init(KEY(), {"learning_rate": rate}), 3)[0].learner.params for rate in RATES[:2])
     assert any((x != y).any() for x, y in zip(jax.tree.leaves(to_numpy(low)), jax.tree.leaves(to_numpy(high)), strict=True))
@@ -142,7 +145,7 @@ def test_seeds_differ_from_the_first_step(algorithm: str) -> None:
 
 @every_algorithm
 def test_no_random_number_is_used_twice(algorithm: str) -> None:
-    """From ``init`` over its warm-up through two iterations: what is drawn in one of them is drawn in no other."""
+    """From ``init`` and the warm-up through two iterations, each random number is drawn only once."""
     assert not twice(uses_of(cartpole(algorithm)))
 
 
@@ -192,7 +195,7 @@ def test_host_loop_truncation_bootstraps(algorithm: str) -> None:
 
 @each_family
 def test_host_loop_gives_the_same_data_as_the_fused_program(algorithm: str) -> None:
-    """On an environment without randomness, whole learner states agree bit for bit after the warm-up and five iterations."""
+    """On an environment without randomness, whole learner states are bit-equal after the warm-up and five iterations."""
     fused, host = (small(algorithm, env) for env in (probes.truncation(), hosted(probes.truncation())))
     state, _ = run_steps(fused, fused.init(KEY()), 5)
     learner = HostLearner(host, HostSampler(host, 0))

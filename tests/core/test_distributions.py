@@ -336,7 +336,7 @@ def test_tanh_normal_never_leaves_the_box_and_its_log_prob_is_finite_on_the_boun
 
 
 def test_tanh_normal_ratios_hold_near_the_bounds() -> None:
-    """What an algorithm needs: log π − log μ of the same action, whatever rounding took from it."""
+    """Algorithms need log π − log μ of the same action, for any rounding of that action."""
     x = np.array([-7.0, -5.0, 5.0, 7.0])[:, None]
     action = jnp.float32(np.tanh(x))
     new, old = (TanhNormal(jnp.full((4, 1), m), jnp.full((4, 1), math.log(s))) for m, s in ((0.5, 1.5), (0.0, 2.0)))

@@ -135,13 +135,13 @@ def test_no_circles() -> None:
     """Any module can be imported first, also in the runtime. Imports inside functions count too."""
     graph = {name: imported_by(name, path) & set(MODULES) for name, path in MODULES.items() if name not in SHELL}
     assert "jaxrl.runtime.training_loop.session" in graph["jaxrl.runtime.run"]
-    graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
+    graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the cycle
     benchmarks = {f"benchmarks.{path.stem}": path for path in (ROOT / "benchmarks").glob("*.py")}
     graphlib.TopologicalSorter({name: imported_by(name, path) & set(benchmarks) for name, path in benchmarks.items()}).prepare()
 
 
 def test_no_test_imports_another() -> None:
-    """Tests share what stands in ``tests/helpers``, so that each file is read, moved and deleted by itself."""
+    """Tests share code only through ``tests/helpers``, so that each test file can be read, moved and deleted separately."""
     tests = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in (ROOT / "tests").rglob("test_*.py")}
     assert len(tests) > 100
     assert not {name: found for name, path in tests.items() if (found := imported_by(name, path) & set(tests) - {name})}
@@ -326,15 +326,17 @@ def code_lines(algorithm: str) -> list[str]:
     ],
 )
 def test_an_algorithm_reads_in_a_few_screens(algorithm: str, lines: int) -> None:
-    """Its imports aside."""
+    """Not counting its imports."""
     tree = ast.parse("\n".join(code_lines(algorithm)))
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert len(code_lines(algorithm)) - sum((node.end_lineno or 0) - node.lineno + 1 for node in imports) <= lines
 
 
 def statements(algorithm: str) -> Counter[str]:
-    """The lines of an algorithm's file as Python would write them, a signature in one; without imports, docstrings and the mark
-    of a builder, whose home is elsewhere."""
+    """Count the lines of an algorithm's file as formatted by ``ast.unparse``, with a signature in one line.
+
+    Imports, docstrings and the builder's decorator do not count.
+    """
 
     class Bare(ast.NodeTransformer):
         def visit_Import(self, node: Any) -> None: ...

@@ -70,7 +70,8 @@ class State(NamedTuple):
 
 
 def counting_agent(axis_name: str | None = None, num_counted: int = NUM_ENVS) -> Agent:
-    """An algorithm without a builder, so without a spec, that counts per environment, deep in its state."""
+    """Return an agent of an algorithm without a builder, hence without a spec, whose state has counts per environment at some
+    depth."""
     env = probes.constant_reward()
 
     def init(key: Any, hyperparams: Hyperparams) -> State:
@@ -137,7 +138,8 @@ def test_a_replay_says_which_of_its_axes_are_environments() -> None:
 
 
 def one_gradient(algorithm: str, **settings: Any) -> Agent:
-    """An agent with one gradient per iteration, which no draw or shuffle can change: the devices' mean is then the whole's."""
+    """Return an agent with one gradient per iteration, independent of draws and shuffles: the mean over devices equals the
+    whole."""
     env, sizes = tiny(algorithm).one_gradient
     return small(algorithm, env, **sizes, **settings)
 
@@ -186,7 +188,7 @@ def test_gradient_norm_test_would_notice() -> None:
 
 @each_family
 def test_data_parallel_is_an_agent(algorithm: str) -> None:
-    """Placed over two devices, the environments walk the same path as on one; and algorithms that draw no rows learn the same."""
+    """Over two devices the environments have the same trajectories as on one. Algorithms that draw no rows learn the same."""
     normalising = [name for name in setting_names(algorithm)[0] if name.startswith("normalize_")]
     agent = small(algorithm, "CartPole-v1", **dict.fromkeys(normalising, True))
     shared = data_parallel(agent, 2)

@@ -1,4 +1,4 @@
-"""The registry: what its entries say is so, and one entry puts an algorithm in every place that knows of algorithms."""
+"""The registry: its entries are correct, and one entry adds an algorithm in all places that list algorithms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SWEEP = 'algorithm = "{}"\nenv = "CartPole-v1"\ntotal_steps = 64\n[grid]\ngamma 
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Entry]:
-    """The example's algorithm, as if it had the entry of this name."""
+    """Register the example's algorithm under this name."""
     monkeypatch.delitem(vars(jaxrl), "make_reinforce", raising=False)
     monkeypatch.setitem(ALGORITHMS, "reinforce", REINFORCE)
     yield REINFORCE
@@ -57,7 +57,7 @@ def test_an_entry_says_what_its_file_has(algorithm: str) -> None:
 
 @every_algorithm
 def test_an_entry_names_the_network_of_its_builder(algorithm: str) -> None:
-    """All its arguments may be given."""
+    """All arguments of its network can be given."""
     entry = ALGORITHMS[algorithm]
     agent = entry.load().make(suited(algorithm, "CartPole-v1"), model={"hidden_sizes": (8,), "dtype": "float32"})
     assert agent.spec["parts"]["model"]["partial"] == {"import": f"jaxrl.models:{entry.network}"}
@@ -112,11 +112,11 @@ def test_one_entry_is_found_by_the_tests(registered: Entry, monkeypatch: pytest.
     agents = SimpleNamespace(**runpy.run_path("tests/helpers/agents.py"))
     assert (*ALGORITHMS,) == agents.ALGORITHM_NAMES and "reinforce" in agents.ALGORITHM_NAMES
     assert [agents.every_algorithm.args[1], len(agents.every_builder.args[1])] == [agents.ALGORITHM_NAMES, len(ALGORITHMS)]
-    assert "reinforce" not in agents.REPRESENTATIVES and "ppo" in agents.REPRESENTATIVES  # one of a family
+    assert "reinforce" not in agents.REPRESENTATIVES and "ppo" in agents.REPRESENTATIVES  # one per family
     assert agents.cartpole("reinforce").num_envs == 2
 
 
-# -------------------------------------------------------------------------------------------------- algorithms of the user's own
+# ------------------------------------------------------------------------------------------------------------- custom algorithms
 
 
 def test_train_and_algos_take_an_entry_of_the_users(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

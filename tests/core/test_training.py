@@ -27,7 +27,7 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 """Each program here runs for milliseconds, so compiling it is the cost."""
 
 
-# An algorithm that compiles in no time: what is tested here holds for any.
+# An algorithm that compiles quickly: these tests do not depend on the algorithm.
 
 
 class Rates(NamedTuple):
@@ -106,7 +106,7 @@ def warmed() -> Agent:
     return tally(parrot(), warmup_iterations=2)
 
 
-# -------------------------------------------------------------------------------------------------------------- how many
+# -------------------------------------------------------------------------------------------------- number of iterations
 
 
 @pytest.mark.parametrize("total, expected", [(1, 1), (31, 1), (32, 1), (33, 2), (64, 2), (1000, 32)])

@@ -1,4 +1,4 @@
-"""Each example runs, in short form, and says what it should."""
+"""Each example runs, in short form, and prints the expected output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of compiled programs that CI keeps."""
+"""The folder in which CI keeps compiled programs."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ def test_the_newest_that_starts_is_found(tmp_path: Path, monkeypatch: pytest.Mon
     assert newest_python(beside=(3, 11)) is None
     older = fake(shell, "python3.12", "echo 3 12 1")
     assert newest_python(beside=(3, 11)) == str(older)
-    fake(shell, "python3.14", "exit 127")  # a door of pyenv's to what is not chosen
+    fake(shell, "python3.14", "exit 127")  # pyenv's shim of a version that is not selected
     fake(shell, "python3.15", "echo")  # not a release
-    fake(shell, "python3", "echo 3 99 0")  # another name for one of these
+    fake(shell, "python3", "echo 3 99 0")  # another name of one of these
     assert newest_python(beside=(3, 11)) == str(older)
     fake(shell, "pyenv", f"echo {pyenv}")
     fake(pyenv / "versions" / "3.9.18" / "bin", "python", "echo 3 9 18")

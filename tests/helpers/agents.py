@@ -46,7 +46,7 @@ def assert_new_noise(rollouts: Sequence[Any]) -> None:
 
 
 class Tiny(NamedTuple):
-    """What the tests of every algorithm have to know of one: ``TINY`` in its file ``tests/algorithms/test_NAME.py``."""
+    """Facts about an algorithm for tests of all algorithms: ``TINY`` in ``tests/algorithms/test_NAME.py``."""
 
     settings: dict[str, Any]
     """Settings of a small agent: four environments, a network of 8 units, no annealing."""
@@ -64,20 +64,20 @@ def tiny(algorithm: str) -> Tiny:
 
 
 def outputs_of(agent: Agent, learner: Any, inputs: StepInput) -> Any:
-    """What the model of an algorithm with one model gives."""
+    """Return the output of the model of an algorithm with one model."""
     model = tiny(algorithm_name(agent.spec).lower()).settings["model"](agent.env.observation_space, agent.env.action_space)
     return model.apply(learner.params, (), inputs)[1]
 
 
 def suited(algorithm: str, env: str | Env | HostEnv) -> Any:
-    """An environment with Discrete actions as the small agent of an algorithm has it."""
+    """Convert an environment with Discrete actions for the small agent of an algorithm."""
     if not tiny(algorithm).boxed:
         return env
     return f"tests.helpers.probes:boxed?id={quote(env, safe='')}" if isinstance(env, str) else as_box(env)
 
 
 def gymnax_id(algorithm: str) -> str:
-    """Of an environment whose actions the algorithm takes as they are."""
+    """Return the id of an environment whose actions the algorithm supports without conversion."""
     return "CartPole-v1" if "Discrete" in ALGORITHMS[algorithm].actions else "Pendulum-v1"
 
 
@@ -97,7 +97,7 @@ every_builder = pytest.mark.parametrize("build", [pytest.param(partial(small, na
 each_family = pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.slow) for name in ALGORITHM_NAMES]
 )
-"""For tests of what runs an algorithm, rather than of the algorithm; ``make test-all`` has all of them."""
+"""For tests of the code that runs an algorithm, not of the algorithm. ``make test-all`` runs all algorithms."""
 
 
 @cache

@@ -121,7 +121,7 @@ class Odd(Batch):
 
 
 class Once(Batch):
-    """The first of all batches that comes to ``operation`` fails in it."""
+    """Fails once, in the first call of ``operation``."""
 
     def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, mark: Path, operation: str = "step") -> None:
         super().__init__(num_envs, seed, first_id)

@@ -1,7 +1,7 @@
-"""Deliberate breaks of the package, each of which a named test file of ``make test`` must notice.
+"""Deliberate mistakes in the package. A named test file of ``make test`` must notice each of them.
 
 ``python -m tests.helpers.breaks [NUMBER ...]`` applies them one by one to a copy of the working tree, runs the file, and lists
-those that survive. It takes about 20 minutes. Run it before and after tests are cut.
+those that survive. It takes about 20 minutes. Run it before and after removing tests.
 """
 
 from __future__ import annotations
@@ -102,21 +102,21 @@ BREAKS = (
 
 
 def apply(mistake: Break, package: Path) -> str:
-    """Make the mistake in a copy of the package. Return the file's text before it.
+    """Make the mistake in a copy of the package. Return the file's previous text.
 
     Raises:
-      ValueError: the text to replace is not there exactly once.
+      ValueError: The text to replace does not occur exactly once.
     """
     path = package / mistake.file
     text = path.read_text(encoding="utf-8")
     if text.count(mistake.old) != 1:
-        raise ValueError(f"{mistake.file} holds {mistake.old!r} {text.count(mistake.old)} times: give a text that is there once")
+        raise ValueError(f"{mistake.file} holds {mistake.old!r} {text.count(mistake.old)} times; it must occur exactly once")
     path.write_text(text.replace(mistake.old, mistake.new), encoding="utf-8")
     return text
 
 
 def notices(mistake: Break, tree: Path) -> bool:
-    """Return whether the named test file fails."""
+    """Return True if the named test file fails."""
     environment = os.environ | {"PYTHONPATH": str(tree), "XLA_FLAGS": fast_flags()}
     tests = str(tree / "tests" / f"{mistake.noticed_by}.py")
     markers = "not learning and not chaos and not slow and not gpu"
@@ -125,7 +125,7 @@ def notices(mistake: Break, tree: Path) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try the breaks of these numbers, or all. Return how many survived."""
+    """Try the mistakes with these numbers, or all. Return the number of survivors."""
     chosen = [int(argument) for argument in arguments] or range(len(BREAKS))
     survived = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The command line in a process of its own, for tests that interrupt and read it."""
+"""The command line in a separate process, for tests that interrupt and read it."""
 
 from __future__ import annotations
 

@@ -78,8 +78,10 @@ BLOCK = np.dtype([("key", np.uint64), ("counter", np.uint32)])
 
 
 def twice(found: Sequence[Use]) -> list[str]:
-    """What is wrong with these uses: blocks that are drawn more than once, or drawn and made a key of as well. That a key is made
-    once more of the same one is no other use of it."""
+    """Return the errors in these uses: blocks that are drawn more than once, or drawn and also used to derive a key.
+
+    Deriving the same key twice is not an error.
+    """
     drawn, derived = (_blocks(use for use in found if use.how == how) for how in (DRAWN, MADE))
     blocks, count = np.unique(drawn, return_counts=True)
     again, both = blocks[count > 1], np.intersect1d(blocks, derived)
@@ -131,7 +133,7 @@ def _numbers(jaxpr: Any) -> list[Any]:
 
 
 def _plainly(jaxpr: Any, eqns: list[Any], known: dict[Any, Any]) -> dict[Any, Any]:
-    """What some equations make, as a program of their own."""
+    """Evaluate some equations as a separate program. Return their outputs."""
     outputs = [x for eqn in eqns for x in eqn.outvars]
     internal = set(outputs)
     needed = [*dict.fromkeys(x for eqn in eqns for x in eqn.invars if not isinstance(x, Literal) and x not in internal)]

@@ -1,5 +1,6 @@
-"""Several probe environments as one, so that one compiled program can learn them all, side by side under vmap; and what
-algorithms on an actor-critic model have to have learnt of each.
+"""Several probe environments as one, so that one compiled program can learn all of them under vmap.
+
+Also the checks of actor-critic algorithms on each probe.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ PROBES: dict[str, tuple[Callable[[], Env], Callable[[Learnt], None]]] = {
 
 
 def learn_probes(algorithm: str, iterations: int, **settings: Any) -> dict[str, Learnt]:
-    """All of ``PROBES``, each by an agent of its own, in one program."""
+    """Learn all ``PROBES``, each by a separate agent, in one program."""
     run = learner_of(algorithm, probe_set(*(make() for make, _ in PROBES.values())), iterations, **settings)
     batch = jax.jit(jax.vmap(run, in_axes=(None, 0)), compiler_options=COMPILE_FAST)
     results = to_numpy(batch(jax.random.key(0), jnp.arange(len(PROBES))))

@@ -1,4 +1,4 @@
-"""Probe environments (after Andy Jones): each isolates one thing that an algorithm can get wrong, with a known answer."""
+"""Probe environments (after Andy Jones). Each isolates one possible error of an algorithm, with a known answer."""
 
 from __future__ import annotations
 
@@ -158,8 +158,10 @@ def endless() -> Env:
 
 
 def as_box(env: Env | HostEnv) -> Env | HostEnv:
-    """The same with the actions of a Discrete space as equal parts of the Box [−1, 1], for algorithms that take no others; a
-    single action is a Box without width."""
+    """Replace Discrete actions by equal parts of the Box [−1, 1], for algorithms that need a Box.
+
+    A single action becomes a Box of width 0.
+    """
     if not isinstance(env.action_space, spaces.Discrete):
         return env
     count = int(env.action_space.n)

@@ -1,4 +1,4 @@
-"""Random network distillation against NumPy, and what every intrinsic reward has to be to an algorithm."""
+"""Random network distillation against NumPy, and properties of every intrinsic reward."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_pictures_and_dictionaries_are_encoded_by_their_kind() -> None:
     assert state.target["params"]["torso"]["minatar_board"]
 
 
-# ---------------------------------------------------------------------------------------------------------------- in an algorithm
+# -------------------------------------------------------------------------------------------------------------- in an algorithm
 
 
 @cache
@@ -263,7 +263,10 @@ def test_its_advantages_are_added_and_what_the_value_learns_stays() -> None:
 
 
 def test_an_algorithm_sees_raw_rewards_and_the_advantages_of_before_learning() -> None:
-    """Of a part whose advantage is its state, the number of rollouts learnt from; the warm-up's do not count."""
+    """With an intrinsic reward whose advantage is its state, the number of rollouts learnt from.
+
+    Those of the warm-up do not count.
+    """
 
     def learn(state: Any, rollout: Rollout, key: Any, axis_name: Any) -> Any:
         return jnp.full_like(rollout.reward, state), state + 1, {"charts/state": state}
@@ -290,7 +293,7 @@ def test_an_algorithm_sees_raw_rewards_and_the_advantages_of_before_learning() -
 
 
 def test_what_an_algorithm_keeps_of_its_own_stays_its_own() -> None:
-    """The coefficient of PPO's penalty, which moves with the policy; and noise that is held for some rows."""
+    """The coefficient of PPO's penalty, which changes with the policy, and noise that is held for some rows."""
     box = {"hold_noise": 2, "surrogate": "kl", "num_epochs": 1, "intrinsic": partial(rnd, **SMALL)}
     one = small_ppo("Pendulum-v1", **box)
     state = jax.eval_shape(one.init, jax.eval_shape(KEY))
@@ -360,7 +363,7 @@ def test_a_reward_that_is_never_found_by_chance_is_found() -> None:
     assert found["PPO"] <= 1 and found["PPO with RND"] >= 6
 
 
-# -------------------------------------------------------------------------------------------------------------------- bad input
+# ------------------------------------------------------------------------------------------------------------ invalid arguments
 
 
 def wrong(**functions: Any) -> Any:
@@ -421,7 +424,7 @@ def test_a_wrong_one_is_refused_when_the_agent_is_built(given: Any, error: type,
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["a2c", "reinforce"])
 def test_every_on_policy_algorithm_takes_it_and_extra_losses(algorithm: str) -> None:
-    """One step along the gradient is what the advantages of the bonus and the extra loss change."""
+    """The advantages of the bonus and the extra loss change one gradient step."""
 
     def decay(params: Any, rollout: Rollout) -> Any:
         return 0.5 * sum((x**2).sum() for x in jax.tree.leaves(params)), {"rows": rollout.valid.sum()}

@@ -1,4 +1,4 @@
-"""Policies and action-values: what they are given, what they give, and what is refused."""
+"""Policies and action-values: inputs, outputs and errors."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ SMALL = {"num_envs": 2, "rollout_length": 4, "batch_size": 8, "n_step": 2, "buff
 
 
 def test_a_setting_of_every_algorithm_with_replay() -> None:
-    """As data in the spec, which is that of before where it is not set; lanes stay with their environments on several devices."""
+    """It is stored in the spec only if it is set. On several devices, lanes stay with their environments."""
     agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="final", hindsight_share=0.25)
     stated = agent.spec["settings"]
     assert (stated["hindsight"], stated["hindsight_share"]) == ("final", 0.25)
@@ -344,7 +344,7 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_run_learnt_in_hindsight_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its agent is built again on an environment of which only the spaces are known."""
+    """Its agent is built again on an environment with known spaces only."""
     agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="future")
     out = tmp_path / "run"
     jaxrl.run(agent, 40, seeds=1, out=out, eval_every=1, eval_episodes=2, quiet=True, tensorboard=False)

@@ -152,7 +152,7 @@ def test_weights_of_a_batch_in_parts_are_those_of_the_whole() -> None:
 
 @pytest.mark.slow
 def test_an_algorithm_weighs_its_devices_rows_alike() -> None:
-    """What updates learn from, as they draw it on two devices."""
+    """Checked on the batches of updates on two devices."""
     agent = small_dqn("CartPole-v1", prioritized=True, importance_exponent=1.0, axis_name="d")
     setup, learner = agent.algorithm.learn.args[0], agent.init(KEY()).learner  # type: ignore[union-attr]
     double = lambda x: jnp.stack([x, x])  # noqa: E731
@@ -336,7 +336,7 @@ def trees(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, af
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "asked"), [("dqn", {"prioritized": True}), ("sac", {"replay": trees})])
 def test_devices_learn_from_their_own_trees(algorithm: str, asked: dict[str, Any]) -> None:
-    """Two of them, under shard_map: after some updates each node is still the sum of its children, in every lane."""
+    """Two devices under shard_map: after some updates each node is still the sum of its children, in every lane."""
     agent = data_parallel(small(algorithm, "tests.helpers.probes:truncation", **asked), 2)
     step, state = jit(agent.step), agent.init(KEY())
     for _ in range(3):

@@ -95,7 +95,7 @@ def test_states_of_agents_are_taken_too(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sequences_of_a_file_begin_as_episodes_do(tmp_path: Path) -> None:
-    """For an algorithm that stores a carry with them, which a file has not."""
+    """For an algorithm that stores a carry with them, which the file lacks."""
     learner, rows = filled(small_dqn(probes.truncation(), **SIZES), 40)
     jaxrl.save_replay(tmp_path / "rows.npz", learner)
     other = small("r2d2", probes.truncation())
@@ -200,7 +200,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         stored_rows(())
 
 
-# ---------------------------------------------------------------------------------------------------------- files of a stranger
+# -------------------------------------------------------------------------------------------------------- files of other owners
 
 
 @cache

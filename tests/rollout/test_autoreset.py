@@ -64,7 +64,7 @@ def test_without_a_limit_an_episode_goes_on(xp: Any) -> None:
 
 @BOTH
 def test_the_first_input_is_the_one_after_a_reset_row(xp: Any) -> None:
-    """In the type that algorithms act in, whatever small type the space has."""
+    """In the dtype that acting uses, for any small dtype of the space."""
     obs = {"x": xp.ones((2, 3), xp.float32)}
     for space, action in (
         (spaces.Discrete(3, dtype=np.uint8), xp.ones(2, xp.int32)),

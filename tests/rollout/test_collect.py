@@ -28,7 +28,7 @@ POLICY = Policy((), (), (), jnp.int32(5))
 ROWS, ROLLOUTS, NUM_ENVS = 9, 2, 3
 
 
-# ---------------------------------------------------------------------------------------------------------- what is collected
+# ------------------------------------------------------------------------------------------------------------- collected rows
 
 
 class CrowdedState(NamedTuple):
@@ -225,7 +225,7 @@ def test_the_first_row_of_a_rollout_takes_up_where_the_last_one_ended() -> None:
     np.testing.assert_array_equal(rollouts.env_id[1], jnp.arange(NUM_ENVS))
 
 
-# --------------------------------------------------------------------------------------------------------- what changes nothing
+# ------------------------------------------------------------------------------------------------------- changes without effect
 
 
 @pytest.mark.slow
@@ -267,7 +267,7 @@ def test_rollouts_that_do_not_fit_are_not_joined() -> None:
         concat_rollouts([])
 
 
-# --------------------------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------------------------- refused arguments
 
 
 def test_ids_and_flags_are_one_number_per_environment() -> None:

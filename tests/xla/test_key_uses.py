@@ -1,4 +1,4 @@
-"""No random number is used twice: settings that draw more than an algorithm alone; for algorithms see ``test_contract.py``."""
+"""No random number is used twice, with settings that draw more than the defaults. For defaults see ``test_contract.py``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_nor_on_several_devices(name: str) -> None:
     assert not twice(found)
 
 
-# ------------------------------------------------------------------------------------------------------------------ the counting
+# ---------------------------------------------------------------------------------------------------------------------- counting
 
 
 def uses(function: Any) -> list[str]:

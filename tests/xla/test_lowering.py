@@ -1,4 +1,4 @@
-"""Every algorithm's programs lower for CUDA and TPU, which JAX does on any machine; nothing is compiled, and nothing runs."""
+"""Every algorithm's programs lower for CUDA and TPU, which JAX can do on any machine. Nothing is compiled or run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_init_and_step_lower_for_accelerators(algorithm: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", REPRESENTATIVES)
 def test_steps_of_seeds_over_devices_lower_for_accelerators(algorithm: str) -> None:
-    """As ``jaxrl.run`` has them: seeds vmapped and sharded, and environments of one shared out, with its collectives."""
+    """As in ``jaxrl.run``: seeds are vmapped and sharded, and one seed's environments are split, with collectives."""
     for seeds, devices_per_seed in ((range(4), 1), (range(2), 2)):
         driver = FusedDriver(cartpole(algorithm), seeds, jax.devices()[:2], devices_per_seed)
         states, alive = driver.shapes(), np.ones(len(seeds), bool)

@@ -1,4 +1,4 @@
-"""What algorithms on an actor-critic model share: rows as they are learnt from, and an update as one gradient, applied."""
+"""Shared parts of on-policy actor-critic algorithms: preparation of rows, and an update as one applied gradient."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def normalizing(algorithm: str) -> tuple[Agent, AgentState, Rollout]:
 @pytest.mark.slow
 @by_gradient
 def test_an_update_is_the_gradient_applied(algorithm: str) -> None:
-    """Computed from a policy and the rollout alone, as another process has them; statistics come from ``observe``."""
+    """The gradient depends only on a policy and the rollout, which another process has; statistics come from ``observe``."""
     agent, state, rollout = normalizing(algorithm)
     learner = state.learner
     assert agent.algorithm.gradients and agent.algorithm.apply and agent.algorithm.observe
@@ -125,7 +125,7 @@ def test_a_gradient_of_another_agent_is_refused(algorithm: str) -> None:
 @pytest.mark.slow
 @by_gradient
 def test_devices_have_the_gradient_of_all_environments(algorithm: str) -> None:
-    """Which have different numbers of valid rows, and of finished ones."""
+    """The devices have different numbers of valid rows and of finished episodes."""
     settings = {"num_envs": 2, "rollout_length": 7} | ({} if algorithm == "impala" else {"normalize_advantages": True})
     env_params = probes.Cut(jnp.array([2, 3]))
     alone, agent = (small(algorithm, clock(), axis_name=axis, **settings) for axis in (None, "d"))
@@ -147,7 +147,7 @@ def test_devices_have_the_gradient_of_all_environments(algorithm: str) -> None:
 @pytest.mark.slow
 @by_gradient
 def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(algorithm: str) -> None:
-    """Outputs by one row at a time, from the carry that acted, give the gradient of the whole unroll, across ends of episodes."""
+    """One row at a time, from the carry that acted, gives the gradient of the whole unroll, also across ends of episodes."""
     agent = small(algorithm, probes.memory(), model=RECURRENT, rollout_length=6)
     state = jit(agent.init)(KEY())
     state, _ = jit(agent.step)(state)  # so that rollouts begin in the middle of episodes
@@ -171,7 +171,7 @@ def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(algorithm: str) -> N
 
 @by_gradient
 def test_actions_of_several_dimensions_have_the_shape_of_their_space(algorithm: str) -> None:
-    """With memory, and without; nothing is compiled."""
+    """With and without memory. Nothing is compiled."""
     for kind in (spaces.MultiDiscrete([2, 3]), spaces.Box(np.float32(0), np.float32(1), (2,))):
         for settings in ({}, {"model": RECURRENT}):
             env = probes.constant_reward()._replace(action_space=kind)

@@ -47,7 +47,7 @@ def test_critics_that_agree_have_a_finite_gradient() -> None:
 
 @cache
 def case_shifted() -> tuple[Any, ...]:
-    """Policy and critics of the case, the policy before and after its shift, in NumPy."""
+    """Return the policy and critics of the case, and in NumPy the policy before and after its shift."""
     own = actor_critic_setup(None, "squashed")
     actor, critic, _, now = case("squashed", 0)
 

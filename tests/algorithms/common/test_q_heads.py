@@ -303,7 +303,7 @@ def test_a_soft_agent_keeps_to_the_mask_beyond() -> None:
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

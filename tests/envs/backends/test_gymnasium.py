@@ -275,7 +275,7 @@ def test_actions_are_checked(name: str, action: Any, error: Any, message: str, n
     envs.close()
 
 
-# ----------------------------------------------------------------------------------------------------- what learning may not see
+# --------------------------------------------------------------------------------------------------------- lives and raw rewards
 
 
 @in_workers

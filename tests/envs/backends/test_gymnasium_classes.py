@@ -49,7 +49,7 @@ def truncations(env: Any) -> list[bool]:
     return rows
 
 
-# -------------------------------------------------------------------------------------------------------------------- what works
+# --------------------------------------------------------------------------------------------------------- conversions that work
 
 
 @pytest.mark.parametrize("given", [gymnasium_envs.Truncation, makes_one], ids=["class", "function"])
@@ -99,7 +99,7 @@ def test_a_local_class_trains_and_its_run_goes_on_where_it_is_given_again(tmp_pa
     assert int(states.iteration[0]) == 3
 
 
-# ------------------------------------------------------------------------------------------------------------------ what is told
+# ---------------------------------------------------------------------------------------------------------------------- messages
 
 
 @pytest.mark.parametrize(

@@ -565,7 +565,7 @@ def test_usage_is_what_an_id_takes() -> None:
 
 @pytest.mark.slow
 def test_wrapped_environments_start_no_backend() -> None:
-    """Building is for any machine: nothing may be computed before a run begins."""
+    """An agent can be built on any machine: nothing may be computed before a run begins."""
     from tests.helpers.fresh_python import in_fresh_python
 
     ids = [f"gymnax:CartPole-v1|{each}" for each in ("flatten_observation|sticky_actions", "time_limit(9)|time_aware")]

@@ -1,5 +1,6 @@
-"""What tests of algorithms with a policy and an ensemble of critics share: small networks, probes, and a case for their losses,
-of linear networks, which NumPy computes as easily.
+"""Helpers for tests of algorithms with a policy and an ensemble of critics: small networks, probes, and a case for the losses.
+
+The case has linear networks, which are easy to compute in NumPy.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def model(apply: Any) -> Model:
 
 
 def actor_critic_setup(config: Any, policy: str) -> ActorCriticSetup[Any]:
-    """Of a policy that is "squashed", "categorical" or "deterministic"."""
+    """Return the setup of a policy that is "squashed", "categorical" or "deterministic"."""
     actors = {
         "squashed": lambda p, obs: TanhNormal(obs @ p["mean"], obs @ p["log_std"]),
         "categorical": lambda p, obs: Categorical(obs @ p["logits"]),

@@ -50,7 +50,7 @@ FAULTS = (
     *("kill 0", "early-kill 1", "kill 1", "stop 1", "raise 1", "save-kill 0", "save-kill 1", "term 1"),
     *("early-kill 0", "stop 0", "raise 0", "term 0"),
 )
-"""What is done, and to which process; save-kill: while a checkpoint is being saved; early-kill: while they load and meet."""
+"""Faults, each with the process that it is done to. save-kill: during a save. early-kill: while processes load and connect."""
 REPORTS = {
     "early-kill": "was killed by SIGKILL",
     "kill": "was killed by SIGKILL",
@@ -89,7 +89,7 @@ class Launch:
 
     @property
     def reports(self) -> list[str]:
-        """What it prints of faults."""
+        """Messages about faults."""
         return [line.removeprefix("launch: ") for line in self.lines if line.startswith("launch: rank")]
 
     def ranks(self) -> dict[int, int]:
@@ -121,7 +121,7 @@ class Launch:
             time.sleep(pause)
 
     def disturb(self, fault: str, deadline: float) -> str:
-        """When the run has got further; says where it was, and what was reported."""
+        """Wait for the run to advance, then cause a fault. Return where the run was and the launcher's message."""
         how, number = fault.split()
         before, num_reports, known = self.last, len(self.reports), set(self.pids)
         if how == "early-kill":

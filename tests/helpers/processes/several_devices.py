@@ -1,7 +1,7 @@
 """Rollouts and updates of one agent on 1, 2 and 4 devices.
 
-``JAX_NUM_CPU_DEVICES=4 python -m tests.helpers.processes.several_devices ALGORITHM FILE``:
-``FILE`` (.npz) gets, under ``DEVICES/WHAT``, the rollouts of three iterations, then parameters and gradient norm.
+``JAX_NUM_CPU_DEVICES=4 python -m tests.helpers.processes.several_devices ALGORITHM FILE`` writes to ``FILE`` (.npz), under
+``DEVICES/NAME``, the rollouts of three iterations, then parameters and gradient norm.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class Kept(NamedTuple):
-    """The statistics of an algorithm, and the last rollout."""
+    """An algorithm's statistics and the last rollout."""
 
     algorithm_statistics: Any
     rows: dict[str, Any]
@@ -63,7 +63,7 @@ class Kept(NamedTuple):
 
 
 def keeping(agent: Agent) -> Agent:
-    """The agent with the last rollout in its state, each environment's part with the device that has it."""
+    """Return the agent with the last rollout in its state. Each environment's rows stay on its device."""
     algorithm = agent.algorithm
 
     def keep(learner: Any, rollout: Rollout) -> Any:
@@ -98,7 +98,7 @@ def keeping(agent: Agent) -> Agent:
 
 
 def on_devices(algorithm: str, number: int) -> dict[str, np.ndarray]:
-    """Rollouts, parameters and gradient norm, by name; on one device of the agent as it is."""
+    """Return rollouts, parameters and gradient norm by name. On one device the agent is not changed."""
     make = partial(small, algorithm, "CartPole-v1", **SETTINGS[algorithm])
     agent = keeping(make()) if number == 1 else data_parallel(keeping(make(axis_name="data")), number)
     state, step, found = agent.init(jax.random.key(0)), jax.jit(agent.step), {}

@@ -1,7 +1,7 @@
 """One of several processes that call ``jaxrl.run`` together: ``python -m tests.helpers.processes.several_runs CALLS RESULT``.
 
-CALLS is JSON: for each call the algorithm, the environment, settings of the small agent, and arguments of ``run``; what is under
-"odd" is otherwise in process 1. The leaves of states are saved as RESULT-CALL-PROCESS.npz; of a call that raises, ERROR and the
+CALLS is JSON: for each call the algorithm, the environment, settings of the small agent, and arguments of ``run``. The arguments
+under "odd" replace them in process 1. The leaves of states are saved as RESULT-CALL-PROCESS.npz. If a call raises, ERROR and the
 message are printed.
 """
 
@@ -30,7 +30,7 @@ def plain_leaves(states: Any) -> list[np.ndarray]:
 
 
 def call(algorithm: str, env: str, settings: dict[str, Any] | None = None, **run: Any) -> tuple[Any, Any]:
-    """One call of ``run``."""
+    """Call ``run`` once."""
     return jaxrl.run(small(algorithm, env, **settings or {}), tensorboard=False, **run)
 
 

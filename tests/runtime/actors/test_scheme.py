@@ -159,7 +159,7 @@ def test_one_answer_to_who_collects(more: dict[str, Any]) -> None:
         jaxrl.run(agent, 64, scheme="a2c", quiet=True, **more)
 
 
-# ---------------------------------------------------------------------------------------------------------- what does not start
+# ---------------------------------------------------------------------------------------------------------------- failed starts
 
 
 def local_model(observation_space: Any, action_space: Any) -> Any:

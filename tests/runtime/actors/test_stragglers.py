@@ -192,7 +192,7 @@ def test_one_that_is_lost_after_a_cut_begins_anew(collected: Collected) -> None:
     assert not collected.rollouts[3].valid[:, 0, LATE].any() and after.is_first[:, 1].all()
 
 
-# ------------------------------------------------------------------------------------------------------------ what learns from it
+# --------------------------------------------------------------------------------------------------------------- learning from it
 
 
 def cut(rollout: Rollout, envs: slice, end: int) -> Rollout:
@@ -326,7 +326,7 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", [pytest.param(name, marks=() if name in ("ppo", "a2c") else pytest.mark.slow) for name in ALIKE])
 def test_devices_with_more_or_fewer_rows_learn_what_one_does(case: str) -> None:
-    """Each valid row counts alike, in gradients, statistics and what is logged, whichever device has it."""
+    """Each valid row has the same weight in gradients, statistics and logs, on any device."""
     algorithm, settings = ALIKE[case]
     agent = small(algorithm, "gymnasium:CartPole-v1", num_envs=4, rollout_length=16, **settings)
     sampler = HostSampler(agent, [3])
@@ -356,7 +356,7 @@ def test_one_row_on_all_devices_counts_as_one() -> None:
     [("ppo", {"updates": "all_reduced"}), pytest.param("a2c", {"gradients": "workers"}, marks=pytest.mark.slow)],
 )
 def test_a_run_learns_from_rollouts_that_were_cut(algorithm: str, who: dict[str, str]) -> None:
-    """One of two devices, or of two workers, has fewer rows; later rollouts are whole or not, as the clock has it."""
+    """One of two devices, or of two workers, has fewer rows. The clock decides whether later rollouts are complete."""
     agent = small(algorithm, ENV, num_envs=4, rollout_length=LENGTH)
     scheme = resolve_scheme(agent, {"sync_fraction": 0.5, **who}, 2)
     assert scheme is not None

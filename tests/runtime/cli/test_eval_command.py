@@ -211,7 +211,7 @@ def test_ctrl_c_does_not_wait_for_the_program_that_plays(runs: Path) -> None:
     assert (process.returncode, out, err) == (130, "", "jaxrl: interrupted\n")
 
 
-# ----------------------------------------------------------------------------------------------------------------- shortcomings
+# ----------------------------------------------------------------------------------------------------------- incomplete results
 
 
 def test_episodes_that_were_cut_are_said(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

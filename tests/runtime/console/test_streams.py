@@ -1,4 +1,4 @@
-"""Output whose reader goes away, as real pipes do: a run goes on without a display, and its exit code is its own."""
+"""Output whose reader closes, with real pipes: a run continues without display, and its exit code does not change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows(folder: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("colour", ["", "1"])
 def test_a_run_outlives_the_reader_of_its_pipe(colour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``| head -1``, and the same with the panel of a terminal, which a thread of its own redraws."""
+    """``| head -1``, and the same with the panel of a terminal, which a separate thread redraws."""
     monkeypatch.setenv("FORCE_COLOR", colour)
     monkeypatch.setenv("TERM", "xterm-256color")
     process = start(*RUN, "--out", str(tmp_path / "run"))

@@ -1,4 +1,4 @@
-"""Devices of several processes learn what those of one do."""
+"""Devices of several processes learn the same as those of one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers.ports import free_port
 
 
 def trained(num_processes: int, algorithm: str) -> list[str]:
-    """What each process prints."""
+    """Return the output of each process."""
     port = free_port()
     flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
     started = [

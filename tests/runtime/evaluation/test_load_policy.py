@@ -1,4 +1,4 @@
-"""``load_policy`` and ``init_from``: what a run learnt, used elsewhere."""
+"""``load_policy`` and ``init_from``: use of a run's policies elsewhere."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_wrong_requests(runs: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", REPRESENTATIVES)
 def test_the_states_of_a_run_come_back_from_its_folder(algorithm: str, runs: Any) -> None:
-    """As docs/howto/resume.md has it, for a loop of the user's own."""
+    """As in docs/howto/resume.md, for a custom loop."""
     folder, states = runs[algorithm]
     keys = jax.random.split(jax.random.key(0), 2)
     restored, info = jaxrl.restore(folder, target=jax.eval_shape(jax.vmap(cartpole(algorithm).init), keys))
@@ -226,7 +226,7 @@ def test_a_run_that_was_not_evaluated_gives_its_last_policy_and_says_so(runs: An
 
 
 def test_the_environment_is_not_needed(tmp_path: Path, runs: Any) -> None:
-    """A policy for an environment that cannot be made here."""
+    """A policy for an environment that cannot be built here."""
     folder, _ = runs["ppo"]
     for name in ("config.json", "records.jsonl"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
@@ -291,7 +291,7 @@ def test_a_run_begins_with_what_another_learnt(runs: Any, tmp_path: Path, capsys
 
 
 def test_seeds_take_in_turn_and_targets_follow_the_best(runs: Any) -> None:
-    """Three seeds from a run of two. The best are policies, without target networks; whole states have theirs."""
+    """Three seeds from a run of two. The best are policies without target networks; whole states have target networks."""
     folder, states = runs["dqn"]
     learnt = cartpole("dqn").algorithm.transferable_fields
     fresh = jax.vmap(cartpole("dqn").init)(jax.random.split(jax.random.key(0), 3))
@@ -320,7 +320,7 @@ def test_a_wrong_source_is_named_before_anything_is_compiled(tmp_path: Path, mon
 
 
 def test_what_does_not_fit_is_new_and_named(runs: Any) -> None:
-    """CartPole's two actions, Acrobot's three and other observations: only the hidden layers in the middle fit."""
+    """CartPole has two actions, Acrobot three and other observations: only the hidden layers in the middle fit."""
     _, states = runs["ppo"]
     agent = small_ppo("Acrobot-v1", model=SMALL_ACTOR_CRITIC)
     fresh = jax.vmap(agent.init)(jax.random.split(jax.random.key(0), 3))
@@ -344,7 +344,7 @@ def test_nothing_that_fits_is_an_error(runs: Any) -> None:
 
 
 def test_what_is_taken_is_what_the_algorithm_declares(runs: Any) -> None:
-    """By whole names of fields; one that was not saved begins with the params."""
+    """By whole names of fields. A field that was not saved starts from the params."""
     _, states = runs["ppo"]
 
     class Learner(NamedTuple):

@@ -1,4 +1,4 @@
-"""Rollouts of host environments that one compiled program collects."""
+"""Rollouts of host environments collected by one compiled program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def small(env: str, **settings: Any) -> Agent:
 
 
 def learnt(agent: Agent, seeds: list[int]) -> tuple[Any, Any]:
-    """Policies of new learners, and their keys."""
+    """Return policies of new learners, and their keys."""
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     return jax.vmap(lambda key: agent.algorithm.policy(agent.init(key).learner))(keys), keys
 
@@ -30,7 +30,7 @@ def learnt(agent: Agent, seeds: list[int]) -> tuple[Any, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["envpool:CartPole-v1?max_episode_steps=4", "envpool:HalfCheetah-v4"])
 def test_the_rollouts_are_those_of_the_plain_loop(env: str) -> None:
-    """Of two seeds, one after the other, over ends; HalfCheetah's C++ has 64-bit numbers."""
+    """For two seeds, one after the other, over ends. HalfCheetah has 64-bit numbers in C++."""
     agent = small(env)
     policy, keys = learnt(agent, [0, 5])
     plain, compiled = (SAMPLERS[name](agent, [0, 5]) for name in ("sync", "xla"))

@@ -1,4 +1,4 @@
-"""Signals while XLA compiles, which Python does not hear of in its main thread: nobody waits, and the run can be resumed."""
+"""Signals during XLA's compilation, which Python's main thread does not notice: the run ends without delay and can be resumed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compile(self, *args):
     threading.Event().wait()  # longer than anybody does
 jax.stages.Lowered.compile = compile
 """
-"""Stands for a compiler on a busy machine."""
+"""Replaces the compiler by a slow one, as on a busy machine."""
 
 COMMAND = f"""
 {PATCH}
@@ -54,11 +54,11 @@ jaxrl.run(small_ppo({ENV!r}), 64, out="run", quiet=True)
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """SIGTERM comes while a compiler is at work, which ends with the test."""
+    """Send SIGTERM while a compiler works, which ends with the test."""
     ended, original = threading.Event(), jax.stages.Lowered.compile
 
     def compile_(self: Any, *args: Any) -> Any:
-        if threading.current_thread().name != THREAD:  # a glance at the compiler's options
+        if threading.current_thread().name != THREAD:  # a query of the compiler's options
             return original(self, *args)
         os.kill(os.getpid(), signal.SIGTERM)
         ended.wait(300)

@@ -1,4 +1,4 @@
-"""Programs that are kept between calls: how often something is compiled, and that what is kept is bounded and given back."""
+"""Programs kept between calls: the number of compilations, and that the kept programs are bounded and released."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.helpers.hosted import clock
 
 @pytest.fixture
 def compiled() -> Iterator[list[str]]:
-    """One entry for each program that is compiled, or read from the cache of compiled ones."""
+    """List with one entry per program that is compiled, or read from the compilation cache."""
     found: list[str] = []
 
     def listen(name: str, seconds: float, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Folders of runs that somebody or something changed: what a resume says of it, and what a run does without."""
+"""Run folders that were changed from outside: messages on resuming, and behaviour without the missing files."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_folder_that_is_deleted_meanwhile_is_not_made_again_in_parts(iteration
 def test_a_run_that_took_a_folders_place_is_not_written_to(
     moment: str, every: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even by a save that is under way as it comes."""
+    """Not even by a save in progress when it appears."""
     folder, told = tmp_path / "run", []
 
     def replace(*args: Any, **settings: Any) -> Any:

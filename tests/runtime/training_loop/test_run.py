@@ -1,4 +1,4 @@
-"""``jaxrl.run``: seeds over devices, chunks, evaluation, files, progress, interruption, bad input."""
+"""``jaxrl.run``: seeds over devices, chunks, evaluation, files, progress, interruption, invalid arguments."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def finished(agent: Agent, tmp_path_factory: pytest.TempPathFactory) -> Finished
 
 
 def test_programs_are_traced_while_the_garbage_collector_rests(agent: Agent) -> None:
-    """It is as it was before, however tracing ends."""
+    """Afterwards it is restored, however tracing ends."""
     driver, seen = FusedDriver(agent, [0], jax.devices()[:1]), []
 
     def function(fail: bool) -> bool:
@@ -221,7 +221,10 @@ def test_evaluation_depends_on_seed_and_iteration_alone(agent: Agent, finished: 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pure", "host"])
 def test_evaluations_explore_where_the_run_says_so(kind: str, tmp_path: Path) -> None:
-    """Greedy returns of a policy on this probe are all −1 or all 1; training's are in between, and decide what is best."""
+    """Greedy returns of a policy on this probe are all −1 or all 1.
+
+    Exploring returns are in between, and determine the best policies.
+    """
     env = probes.action_choice()
     agent = small_ppo(env if kind == "pure" else hosted(env))
     ask = {"seeds": [5], "out": tmp_path, "eval_every": 1, "eval_episodes": 64, "tensorboard": False, "quiet": True}
@@ -267,7 +270,7 @@ def test_history_and_progress_csv_agree(finished: Finished) -> None:
     np.testing.assert_allclose(np.diff(history["env_steps"], axis=0), valid, rtol=1e-5)
     training = [key for key in history if key.startswith(("charts/", "losses/"))]
     of_the_run = {*history, "seed"} - {*training}
-    assert of_the_run == {*FIRST_COLUMNS, *OF_EVALUATIONS}  # as docs/log-keys.md has them
+    assert of_the_run == {*FIRST_COLUMNS, *OF_EVALUATIONS}  # as in docs/log-keys.md
     assert training and all(np.isnan(history[key][0]).all() for key in [*training, "sps"])
 
     text = (folder / "progress.csv").read_text()
@@ -347,7 +350,7 @@ def test_lines_of_progress(finished: Finished) -> None:
 
 
 def test_a_line_has_the_last_return_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    """An episode of 500 steps need not end in a chunk, and so not in the last one."""
+    """An episode of 500 steps need not end in every chunk, nor in the last one."""
     lines = Lines("title", 500, Screen(sys.stdout))
     nan, alive = np.nan, np.zeros(2, bool)
     chunks = ([nan, nan], alive), ([4.0, nan], alive), ([nan, 8.0], alive), ([nan, nan], alive), ([nan, nan], ~alive)
@@ -421,7 +424,7 @@ def test_numbers_for_people() -> None:
     assert [spread({"x": np.array(x)}, "x") for x in examples] == shown
 
 
-# -------------------------------------------------------------------------------------------------------------------- bad input
+# ------------------------------------------------------------------------------------------------------------ invalid arguments
 
 
 @pytest.mark.parametrize(
