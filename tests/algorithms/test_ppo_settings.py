@@ -204,8 +204,9 @@ def reaching(length: int = 4) -> Env:
     return Env(reset, step, spaces.Box(0, 9, (1,), np.float32), spaces.Box(-2, 2, (2,), np.float32), (), "reaching")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", [SMALL_ACTOR_CRITIC, RECURRENT], ids=["rows", "sequences"])
+@pytest.mark.parametrize(
+    "model", [pytest.param(SMALL_ACTOR_CRITIC, id="rows"), pytest.param(RECURRENT, id="sequences", marks=pytest.mark.slow)]
+)
 def test_noise_is_held_and_drawn_anew_where_an_episode_starts(model: Any) -> None:
     """In two rollouts of eight rows, the second continues with the noise of the first. Log-probabilities are the model's."""
     agent = small_ppo(reaching(), model=model, hold_noise=3, num_epochs=1, num_minibatches=1)

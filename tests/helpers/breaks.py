@@ -45,9 +45,9 @@ BREAKS = (
     Break(
         "optimize/minibatches.py", "pmean(mean(centred**2), axis_name) + 1e-8", "mean(centred**2) + 1e-8", "core/test_parallel"
     ),
-    Break("algorithms/ppo.py", "target=advantage + value", "target=advantage", "algorithms/test_ppo_loss"),
+    Break("algorithms/ppo.py", "target=advantage + value", "target=advantage", "algorithms/test_ppo"),
     Break("algorithms/ppo.py", "- hp.ent_coef * entropy", "+ hp.ent_coef * entropy", "algorithms/test_ppo_loss"),
-    Break("algorithms/ppo.py", "outside & (clipped > error)", "clipped > error", "algorithms/test_ppo_settings"),
+    Break("algorithms/ppo.py", "outside & (clipped > error)", "clipped > error", "algorithms/test_ppo_loss"),
     Break("algorithms/common/q_learning.py", "(first + index + 1) %", "(first + index) %", "algorithms/test_dqn"),
     Break(
         "algorithms/common/critic_ensemble.py",
@@ -81,7 +81,7 @@ BREAKS = (
     ),
     Break("training.py", "goes_on = alive & is_finite", "goes_on = is_finite", "core/test_training"),
     Break("runtime/checkpoint/manifest.py", "if digest_found != digest:", "if False:", "runtime/checkpoint/test_checkpoint"),
-    Break("runtime/checkpoint/manifest.py", "info.run != run", "False", "runtime/checkpoint/test_ownership"),
+    Break("runtime/checkpoint/manifest.py", "info.run != run", "False", "runtime/training_loop/test_odd_folders"),
     Break(
         "runtime/actors/dispatcher.py",
         "self.restarts > self.max_restarts",
@@ -89,7 +89,10 @@ BREAKS = (
         "runtime/actors/test_actors_faults",
     ),
     Break(
-        "runtime/training_loop/session.py", "np.where(self.diverged, np.nan, values)", "values", "runtime/training_loop/test_run"
+        "runtime/training_loop/session.py",
+        "np.where(self.diverged, np.nan, values)",
+        "values",
+        "runtime/training_loop/test_resume",
     ),
     Break("settings/validation.py", "x > self.low if self.open_low else x >= self.low", "x >= self.low", "builder/test_config"),
     Break(
