@@ -77,7 +77,7 @@ BREAKS = (
         "exploration/action_noise.py",
         "inputs.is_first | (carry.age >= num_rows)",
         "carry.age >= num_rows",
-        "exploration/test_exploration",
+        "algorithms/test_ppo_settings",
     ),
     Break("training.py", "goes_on = alive & is_finite", "goes_on = is_finite", "core/test_training"),
     Break("runtime/checkpoint/manifest.py", "if digest_found != digest:", "if False:", "runtime/checkpoint/test_checkpoint"),
