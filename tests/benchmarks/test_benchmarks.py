@@ -390,7 +390,7 @@ def test_kernels_and_the_share_of_the_matmul_rate():
     ours["sections"][0]["seconds"] = 1.0  # the others have 2 s
     text = work.work_table(result["cases"], 2e9)
     assert cells(text, "ppo-1-seed")[1:] == ["39", "64.2", "7,123", "500M (500M–1G)", "25.0%"]
-    assert "this machine does 2Gflop/s" in text
+    assert "this machine reaches 2Gflop/s" in text
     assert text in report.speed_report(result) and "flop/s" not in report.speed_report(fake_result())
     del ours["kernels"]  # as on a GPU, where they are measured
     assert cells(work.work_table(result["cases"], 2e9), "ppo-1-seed")[1:] == ["500M (500M–1G)", "25.0%"]

@@ -114,7 +114,7 @@ def test_an_algorithm_of_ones_own_is_shared_out_over_devices() -> None:
 
 def test_axes_that_do_not_run_over_environments_are_named() -> None:
     agent = counting_agent("d", num_counted=NUM_ENVS + 1)
-    message = r"state\.learner\.statistics\['deep'\]\[0\]\.by_env has the shape \(2, 5\), .* axis 1 runs over the 4 environments"
+    message = r"state\.learner\.statistics\['deep'\]\[0\]\.by_env has shape \(2, 5\), .* axis 1 runs over the 4 environments"
     with pytest.raises(ValueError, match=message):
         env_axes(agent, jax.eval_shape(agent.init, KEY()))
 

@@ -386,7 +386,7 @@ def test_one_of_your_own_is_taken() -> None:
 @pytest.mark.parametrize(
     "given, error, words",
     [
-        ("rnd", TypeError, "intrinsic='rnd' must be a function of (observation_space, action_space) that gives"),
+        ("rnd", TypeError, "intrinsic='rnd' must be a function of (observation_space, action_space) that returns"),
         (True, TypeError, "intrinsic=True must be a function of (observation_space, action_space)"),
         (lambda env: rnd, TypeError, "takes (env), and must be a function of"),
         (lambda *spaces: rnd, TypeError, "gives rnd for the spaces of gymnax:CartPole-v1, and must be a function of"),

@@ -451,7 +451,7 @@ def test_sizes_that_are_none(settings: dict[str, Any]) -> None:
 def test_cores_and_action_spaces_that_do_not_exist() -> None:
     with pytest.raises(ValueError, match=r"core='gro' is unknown: choose one of \(None, 'gru', 'lstm'\). Did you mean 'gru'"):
         actor_critic(OBSERVATION, DISCRETE, core="gro")
-    with pytest.raises(TypeError, match=r"MultiBinary\(2\): .*Discrete, MultiDiscrete and Box"):
+    with pytest.raises(TypeError, match=r"MultiBinary\(2\): .*Discrete, MultiDiscrete or Box"):
         actor_critic(OBSERVATION, spaces.MultiBinary(2))
     with pytest.raises(TypeError, match=r"Box.*Q-network needs a Discrete"):
         q_network(OBSERVATION, BOX)

@@ -119,10 +119,10 @@ def test_help_texts_come_from_the_fields() -> None:
     ("args", "words"),
     [
         (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
-        (["train", "--env", "x"], "name the algorithm first: jaxrl train ppo --env x. There are: ppo, a2c,"),
+        (["train", "--env", "x"], "name the algorithm first: jaxrl train ppo --env x. Choose one of ppo, a2c,"),
         (
             ["train", "ppo", "--env", "x", "--anneal", "false"],
-            "--anneal is a switch, and takes no 'false': write --anneal or --no-",
+            "--anneal is a switch and takes no value, but got 'false': write --anneal or --no-",
         ),
         (["train", "ppo", "--env", "x", "--normalize_rewards=True"], "write --normalize-rewards or --no-normalize-rewards"),
         (["train", "ppoo"], "unknown algorithm 'ppoo'. Did you mean 'ppo'?"),

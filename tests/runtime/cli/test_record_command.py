@@ -401,7 +401,7 @@ def test_a_users_own_render_gets_the_states_that_were_reached(folder: Path, tmp_
         (["--episodes", "0"], "episodes=0"),
         (["--max-steps", "0"], "max_steps=0"),
         (["--eval-seed", "-1"], "eval_seed=-1"),
-        (["--eval-seed", "4294967296"], "eval_seed=4294967296 is outside"),
+        (["--eval-seed", "4294967296"], "eval_seed=4294967296 must be between 0 and"),
         (["--seed", "3"], "seed=3 was not trained in"),
         (["--env", "Acrobot-v1"], "env='Acrobot-v1' does not fit these policies: its observations are Box(6,) of float32"),
         (["--env", "CartPol-v1"], "Did you mean 'CartPole-v1'"),

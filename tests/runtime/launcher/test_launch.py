@@ -215,7 +215,7 @@ def test_a_request_that_cannot_be_met_is_made_once(capsys: pytest.CaptureFixture
     monkeypatch.setattr(group, "CONFESSION", 0.1)
     code, lines, err = launch(capsys, "0=waits", "1=2")
     assert code == 2 and len(starts(0)) == 1 and not any("restart" in line for line in lines)
-    assert err == "jaxrl: rank 1 ended with exit code 2, having said: start 1 | doing: 2\n"
+    assert err == "jaxrl: rank 1 ended with exit code 2, with the message: start 1 | doing: 2\n"
 
 
 def test_the_first_to_fail_is_named_though_another_was_seen_to_end_before_it(

@@ -165,7 +165,7 @@ def test_too_many_curves_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["run"], "unknown log key 'charts/episodic_return'"),
         (["run", "good", "--key", EVALUATION], "'run' has no values of 'evaluation/episodic_return'"),
         (["good", "--out", "a.jpg"], "unknown file extension '.jpg': choose one of .png, .pdf, .svg"),
-        (["good", "--out", "curves"], "file ending ''"),
+        (["good", "--out", "curves"], "unknown file extension ''"),
         (["good", "--out", "file/a.png"], "--out 'file/a.png' cannot be written to"),
         (["good", "--out", "folder.png"], "--out 'folder.png' cannot be written to"),
         (["good", "--level", "95"], "--level 95 must be between 0 and 1"),
