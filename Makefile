@@ -13,7 +13,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart test test-all test-gpu lint format docs bench clean
+.PHONY: help install quickstart test test-slow test-all test-gpu lint format docs bench clean
 
 help: ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS=...]; a target that needs the environment builds it first"
@@ -32,10 +32,13 @@ FAST_COMPILE = XLA_FLAGS="$$(JAX_PLATFORMS=cpu $(BIN)/python -m tests.helpers.fa
 run_tests = @status=0; $(3) $(PYTEST) -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status
 GPU_LEFT_OUT = tests marked gpu (make test-gpu, on a machine with one)
 
-test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow or gpu; about 8 minutes on 2 cores; ARGS="--quarter 0" (to 3): a quarter of them
+test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow or gpu; about 7 minutes on 2 cores; ARGS="--part 0/4": a quarter of them
 	$(call run_tests,not learning and not chaos and not slow and not gpu,tests marked learning or chaos or slow (make test-all); $(GPU_LEFT_OUT),$(FAST_COMPILE))
 
-test-all: $(VENV)/.installed ## the same with learning, chaos and slow; under 75 minutes on 2 cores
+test-slow: $(VENV)/.installed ## only the tests marked slow; .ci/run takes another part of them each day
+	$(call run_tests,slow and not learning and not chaos and not gpu,all other tests (make test; make test-all),$(FAST_COMPILE))
+
+test-all: $(VENV)/.installed ## the same with learning, chaos and slow; about two hours on 2 cores
 	$(call run_tests,not gpu,$(GPU_LEFT_OUT); scores that take longest (make bench ARGS=scores))
 
 test-gpu: $(VENV)/.installed ## only the tests marked gpu

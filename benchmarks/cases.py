@@ -121,7 +121,7 @@ def _dqn(name: str, title: str, buffer_size: int, num_envs: int = 1, total_steps
 
 
 def _sac(name: str, title: str, hidden_sizes: tuple[int, ...], **fields: Any) -> Case:
-    fields = {"hidden_sizes": hidden_sizes, "bound_total_steps": 1_000_000, "repeats_compilation": False} | fields
+    fields |= {"hidden_sizes": hidden_sizes, "bound_total_steps": 1_000_000, "repeats_compilation": False} | fields
     return Case(name, title, "sac", "sac", SAC, 10_000, env="Pendulum-v1", **fields)
 
 

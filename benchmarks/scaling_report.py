@@ -21,7 +21,7 @@ NAMES = {"2 devices": "2 devices of a process", "2 processes": "2 processes of a
 NUMBERS = {"2 devices": 2, "2 processes": 2, "4 processes": 4}
 
 
-# ----------------------------------------------------------------------------------------------------------- what was measured
+# ------------------------------------------------------------------------------------------------------------- measured values
 
 
 def seeds_ratios(result: Result, than: str = "1 device") -> list[float]:

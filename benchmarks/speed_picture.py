@@ -1,4 +1,4 @@
-"""Speed beside Rejax as bars: the picture of the documentation's first page, drawn from the results alone."""
+"""Picture of the documentation's first page: bars of the speed relative to Rejax, drawn from the results alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bars(results: Iterable[Mapping[str, Any]]) -> list[Bar]:
 
 
 def is_of(figure: Path, drawn: list[Bar]) -> bool:
-    """Whether a figure shows these bars."""
+    """Return True if a figure shows these bars."""
     from PIL import Image
 
     if not figure.exists():
@@ -38,7 +38,7 @@ def is_of(figure: Path, drawn: list[Bar]) -> bool:
 
 
 def draw(drawn: list[Bar], path: Path) -> None:
-    """Draw a bar for each case, with a line where both are as fast."""
+    """Draw a bar for each case, with a line at the ratio 1."""
     from jaxrl.runtime.plots.style import INK, LINE, new_figure
     from jaxrl.runtime.system.disk import replacing
 

@@ -34,7 +34,7 @@ def gradients(setup, policy, rollout):
     def loss(params):
         _, output = setup.model.unroll(params, rollout.carry, rollout.inputs)  # [T + 1, B]
         distribution, value = jax.tree.map(lambda x: x[:-1], (output.policy, output.value))
-        next_value = jax.lax.stop_gradient(output.value[1:])  # inputs[t + 1] is always what row t reached
+        next_value = jax.lax.stop_gradient(output.value[1:])  # inputs[t + 1] is always the observation that row t reached
         discount, trace = discounts(rollout, policy.hyperparams.gamma)
         advantage = lambda_returns(rollout.reward, discount, trace, next_value, rollout.valid) - value
         losses = -distribution.log_prob(rollout.action) * jax.lax.stop_gradient(advantage) + 0.5 * advantage**2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import contextlib
 import ctypes
@@ -44,37 +45,45 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 MOST_MAPPINGS = 20_000
 BASE_MEMORY, MOST_GROWTH = 800 * 2**20, 300 * 2**20
-"""A process forgets its compiled programs when it has grown by so many bytes since it last did."""
+"""Smallest memory of a process, and growth in bytes after which it drops its compiled programs."""
 resident = BASE_MEMORY
 
-IN_EACH_QUARTER = ("test_ordered_collectives", "test_private_jax", "test_packed_scan", "test_several_devices")
+IN_EACH_PART = ("test_ordered_collectives", "test_private_jax", "test_packed_scan", "test_several_devices")
 """Files of what has differed between versions of JAX."""
 
 
+def part(text: str) -> tuple[int, int]:
+    """Parse ``3/8``: the fourth of eight parts."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} must be NUMBER/COUNT with NUMBER from 0 to COUNT - 1, such as 3/8")
+    return int(number), int(count)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    what = "run this quarter of the tests, and those that a new JAX is likely to break"
-    parser.addoption("--quarter", type=int, choices=range(4), help=what)
+    what = "run the part NUMBER of COUNT (from 0), and the tests that a new JAX is likely to break"
+    parser.addoption("--part", type=part, metavar="NUMBER/COUNT", help=what)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist's, which reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put cheap tests first: a broken helper is reported before the long tests that use it. Expensive files come last, the
-    longest first, so that all workers end together.
+    """Sort cheap tests first, so that a broken helper is reported before the long tests that use it.
 
-    Workers take groups: all tests of one algorithm, which share its compiled programs, or the rest of a file.
+    Expensive files come last, the longest first, so that all workers end together. Also assign groups, which workers take as a
+    whole: all tests of one algorithm, which share its compiled programs, or the rest of a file.
     """
     items.sort(key=expected_seconds)
     for item in items:
-        rule = getattr(item, "callspec", None) and item.callspec.params.get("rule")
-        item.add_marker(pytest.mark.xdist_group(rule if isinstance(rule, str) else item.path.stem))
-    if (quarter := config.getoption("quarter")) is not None:
-        chosen = set(in_quarter(quarter, [group_of(item) for item in items]))
-        config.hook.pytest_deselected(items=[item for item in items if group_of(item) not in chosen])
-        items[:] = [item for item in items if group_of(item) in chosen]
+        algorithm = getattr(item, "callspec", None) and item.callspec.params.get("algorithm")
+        item.add_marker(pytest.mark.xdist_group(algorithm if isinstance(algorithm, str) else item.path.stem))
+    if (chosen := config.getoption("part")) is not None:
+        groups = set(in_part(*chosen, [group_of(item) for item in items]))
+        config.hook.pytest_deselected(items=[item for item in items if group_of(item) not in groups])
+        items[:] = [item for item in items if group_of(item) in groups]
 
 
 def expected_seconds(item: pytest.Item) -> tuple[bool, float]:
-    """Return the sorting key of a test: 0 s before the ``expensive(seconds)`` ones in falling order."""
+    """Return the sort key of a test: cheap tests come first, then the ``expensive(seconds)`` ones, longest first."""
     marker = item.get_closest_marker("expensive")
     return (True, -float(marker.args[0])) if marker else (False, 0.0)
 
@@ -83,9 +92,9 @@ def group_of(item: pytest.Item) -> str:
     return str(next(item.iter_markers("xdist_group")).args[0])
 
 
-def in_quarter(quarter: int, groups: Iterable[str]) -> list[str]:
-    """Return every fourth group. Long groups are neighbours in the order, so each quarter gets its share of them."""
-    return [group for i, group in enumerate(dict.fromkeys(groups)) if i % 4 == quarter or group in IN_EACH_QUARTER]
+def in_part(number: int, count: int, groups: Iterable[str]) -> list[str]:
+    """Return every ``count``-th group. Long groups are neighbours in the order, so each part gets its share of them."""
+    return [group for i, group in enumerate(dict.fromkeys(groups)) if i % count == number or group in IN_EACH_PART]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -97,8 +106,7 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def bounded_memory() -> Iterator[None]:
-    """Forget compiled programs in time: they fill the memory, and each maps its code in many parts, of which a process may have
-    65,530."""
+    """Drop compiled programs in time: they need memory, and each has many mappings, where a process may have 65,530."""
     yield
     global resident
     if mappings() > MOST_MAPPINGS or resident_bytes() > resident + MOST_GROWTH:

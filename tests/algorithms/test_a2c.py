@@ -109,6 +109,7 @@ def test_probe_target_action() -> None:
     assert float(jit(run)(KEY(), ()).action[1, 0]) == pytest.approx(3.0, abs=0.3)
 
 
+@pytest.mark.slow
 def test_probe_two_choices() -> None:
     """A MultiDiscrete space with a mask, which is always respected. At an end no action is allowed."""
     seen = {"sign": SEEN[[0, 2]], "action_mask": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], np.int8)}
@@ -117,6 +118,7 @@ def test_probe_two_choices() -> None:
     assert (probability > 0.8).all() and (value > 0.8).all() and float(least) >= 0
 
 
+@pytest.mark.slow
 def test_a_gru_remembers_a_cue() -> None:
     """A policy without memory has a mean return of 0."""
     agent = small_a2c(probes.memory(), model=RECURRENT, num_envs=32, rollout_length=20, learning_rate=1e-2, gamma=0.9)
@@ -128,7 +130,7 @@ def test_a_gru_remembers_a_cue() -> None:
     assert float(jit(run)(KEY())) > 0.95
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,16 @@ from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import deterministic_policy
 from tests.helpers import probes
 from tests.helpers.agents import Tiny, small
-from tests.helpers.oracles.actor_critic import SETTINGS, case, check_q_probe, double, learn_q_probes, q_by_hand, rule, values_of
+from tests.helpers.oracles.actor_critic import (
+    SETTINGS,
+    actor_critic_setup,
+    case,
+    check_q_probe,
+    double,
+    learn_q_probes,
+    q_by_hand,
+    values_of,
+)
 from tests.helpers.probe_set import PROBES
 
 TINY = Tiny(
@@ -32,7 +41,7 @@ small_ddpg = partial(small, "ddpg")
 
 def test_targets_are_those_of_the_target_networks() -> None:
     """Without noise, and with one critic: the case's second."""
-    own = rule(DDPGConfig(), "deterministic")
+    own = actor_critic_setup(DDPGConfig(), "deterministic")
     run = jax.jit(
         lambda *given: ddpg.target(own, DDPGHyperparams(), ActorCriticPair(*given[:2]), given[2]), compiler_options=COMPILE_FAST
     )

@@ -63,7 +63,7 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 """Each program here runs for milliseconds, so compiling it is the cost."""
 
 
-# ---------------------------------------------------------------------------------------------------------- what replay gives
+# ------------------------------------------------------------------------------------------------------- replayed transitions
 
 
 STREAMS = {
@@ -138,7 +138,7 @@ def test_replay_keeps_raw_rows_in_the_types_of_the_environment() -> None:
     assert (rows.reward[:16][rows.valid[:16]] == 250).all() and not rows.valid[16:].any()
 
 
-# --------------------------------------------------------------------------------------------------------------------- cadence
+# ------------------------------------------------------------------------------------------------------------- update schedule
 
 
 def sgd(hyperparams: Any) -> optax.GradientTransformation:
@@ -200,6 +200,7 @@ def by_hand() -> Any:
     return jit(agent.init)(KEY()).learner, jit(draw), jit(gradient)
 
 
+@pytest.mark.slow
 def test_priorities_follow_what_each_update_learns() -> None:
     """Drawn, learnt and written update by update, as in a loop. The exponent of the weights rises to 1 at total_steps."""
     settings = {"prioritized": True, "priority_exponent": 0.7, "importance_exponent": 0.5, "anneal": True, "total_steps": 320}
@@ -315,9 +316,11 @@ def test_without_a_warm_up_the_first_updates_are_harmless() -> None:
 def test_update_is_learn_after_observe() -> None:
     agent, rollouts, learner = stream("truncation")
     rollout = jax.tree.map(lambda x: jnp.asarray(x[0]), rollouts)._replace(env_id=jnp.arange(3), version=jnp.int32(0))
-    rule = agent.algorithm
-    assert_bit_equal(jit(rule.update)(learner, rollout), jit(lambda l, r: rule.learn(rule.observe(l, r)))(learner, rollout))
-    observed = rule.observe(learner, rollout)
+    algorithm = agent.algorithm
+    assert_bit_equal(
+        jit(algorithm.update)(learner, rollout), jit(lambda l, r: algorithm.learn(algorithm.observe(l, r)))(learner, rollout)
+    )
+    observed = algorithm.observe(learner, rollout)
     assert_bit_equal(observed._replace(replay=learner.replay), learner)  # only replay changes
 
 
@@ -358,13 +361,15 @@ def test_agents_keep_to_the_mask() -> None:
         step=lambda key, state, action, params: (state, over),
         observation_space=space,
     )
-    rule = small_dqn(env).algorithm
+    algorithm = small_dqn(env).algorithm
     allowed = jnp.arange(60) % 3
     obs = {"x": jax.random.normal(KEY(), (60, 1)), "action_mask": jax.nn.one_hot(allowed, 3, dtype=jnp.int8)}
 
     def act(key: Any, explore: bool) -> Any:
-        learner = rule.init(key, DQNHyperparams())
-        return rule.act(rule.policy(learner), (), first_input(obs, env.action_space, 60), jnp.arange(60), key, explore=explore)[1]
+        learner = algorithm.init(key, DQNHyperparams())
+        return algorithm.act(
+            algorithm.policy(learner), (), first_input(obs, env.action_space, 60), jnp.arange(60), key, explore=explore
+        )[1]
 
     for explore in (False, True):
         np.testing.assert_array_equal(jit(act, static_argnums=1)(KEY(), explore), allowed)
@@ -396,6 +401,7 @@ def learnt(n_step: int = 1) -> dict[str, np.ndarray]:
     return dict(zip(PROBES, np.asarray(jit(jax.vmap(run))(jnp.arange(len(PROBES)))), strict=True))
 
 
+@pytest.mark.slow
 def test_probes_with_returns_longer_than_their_episodes() -> None:
     values = learnt(n_step=3)
     np.testing.assert_allclose(values["constant reward"][1], [1.0, 1.0], atol=0.05)
@@ -423,7 +429,7 @@ def test_probe_action_by_observation() -> None:
     np.testing.assert_allclose(learnt()["action by observation"][[0, 2]], [[1.0, -1.0], [-1.0, 1.0]], atol=0.1)
 
 
-# ---------------------------------------------------------------------------------------------------------- state, bad input
+# -------------------------------------------------------------------------------------------------- state, invalid arguments
 
 
 def test_params_and_target_are_equal_and_apart_at_the_start() -> None:
@@ -433,6 +439,7 @@ def test_params_and_target_are_equal_and_apart_at_the_start() -> None:
         assert p.unsafe_buffer_pointer() != t.unsafe_buffer_pointer()  # else a donated state would be refused
 
 
+@pytest.mark.slow
 def test_one_trace_serves_all_hyperparameters() -> None:
     step, epsilons = jit(shared().step), []
     for given, cut in ((None, None), ({"gamma": 0.5, "tau": 1}, probes.Cut(2))):
@@ -444,6 +451,7 @@ def test_one_trace_serves_all_hyperparameters() -> None:
     assert step._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_annealing_ends_with_the_run_of_which_the_warm_up_is_a_part() -> None:
     """Twenty iterations, and eight of them only collect."""
     agent = small_dqn(probes.truncation(), anneal=True, total_steps=160)

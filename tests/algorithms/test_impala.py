@@ -110,7 +110,7 @@ def test_advantages_of_an_intrinsic_reward_count_as_their_rows_do() -> None:
     assert float(after[name] - before[name]) == pytest.approx(expected, rel=1e-3)
 
 
-# --------------------------------------------------------------------------------------------------- what stale rollouts teach
+# -------------------------------------------------------------------------------------------------------------- stale rollouts
 
 MU, PI, REWARD = np.array([0.25, 0.75]), np.array([0.5, 0.5]), np.array([4.0, 0.0])
 """For two actions: their frequency in the rollout, their probability in the learning policy, and their reward."""
@@ -200,23 +200,23 @@ LAG = 8
 
 def lagging(agent: Agent, state: Any, iterations: int) -> Any:
     """Do ``run_iterations`` with rollouts of policies that are up to LAG − 1 updates old."""
-    env_id, rule = jnp.arange(agent.num_envs, dtype=jnp.int32), agent.algorithm
+    env_id, algorithm = jnp.arange(agent.num_envs, dtype=jnp.int32), agent.algorithm
 
     def step(state: Any, acting: Any) -> Any:
         key = jax.random.fold_in(state.key, state.iteration)
         rest = (state.env_params, env_id, key, agent.rollout_length)
-        actor, rollout, logged = collect(rule, agent.env, acting, state.actor, *rest)
-        learner, learnt = rule.update(state.learner, rollout)
+        actor, rollout, logged = collect(algorithm, agent.env, acting, state.actor, *rest)
+        learner, learnt = algorithm.update(state.learner, rollout)
         lag = {"lag": Max((state.learner.version - rollout.version).max().astype(jnp.float32))}
         return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1), {**logged, **learnt, **lag}
 
     def body(i: Any, carry: Any) -> Any:
         state, acting, metrics = carry
-        acting = jax.tree.map(partial(jnp.where, i % LAG == 0), rule.policy(state.learner), acting)
+        acting = jax.tree.map(partial(jnp.where, i % LAG == 0), algorithm.policy(state.learner), acting)
         state, new = step(state, acting)
         return state, acting, merge(metrics, new)
 
-    acting = rule.policy(state.learner)
+    acting = algorithm.policy(state.learner)
     start = (state, acting, identity(jax.eval_shape(step, state, acting)[1]))
     state, _, metrics = jax.lax.fori_loop(0, iterations, body, start)
     return state, metrics
@@ -233,6 +233,7 @@ def test_probe(probe: str) -> None:
     PROBES[probe][1](learnt()[probe])
 
 
+@pytest.mark.slow
 def test_a_gru_remembers_a_cue() -> None:
     """With rollouts of older policies, from the carry that they had. A policy without memory has a mean return of 0."""
     agent = small_impala(probes.memory(), model=RECURRENT, num_envs=32, rollout_length=20, learning_rate=1e-2, gamma=0.9)
@@ -247,6 +248,7 @@ def test_a_gru_remembers_a_cue() -> None:
     assert logged["losses/rho"] < 0.995 and logged["losses/approx_kl"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "settings"), [(probes.target_action, {}), (probes.two_choices, {}), (probes.memory, {"model": RECURRENT})]
 )
@@ -257,7 +259,7 @@ def test_the_policy_that_acted_has_ratios_of_1(env: Any, settings: dict[str, Any
     assert logged["losses/rho"] == pytest.approx(1.0, abs=1e-5) and logged["losses/approx_kl"] == pytest.approx(0.0, abs=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ FEATURES = 3
 # -------------------------------------------------------------------------------------------------------------- whole updates
 
 
+@pytest.mark.slow
 def test_one_update_is_one_step_down_the_gradient() -> None:
     """Advantages and λ-returns of all rows come from the values before learning. The last input gives V after the rollout."""
     agent, (state, rollout) = whole_batch(), sample()
@@ -279,6 +280,7 @@ def test_rewards_are_scaled_by_the_statistics_that_acted_and_stay_raw_in_the_log
 # ---------------------------------------------------------------------------------------------------------------------- memory
 
 
+@pytest.mark.slow
 def test_a_recurrent_model_learns_from_the_carry_that_acted() -> None:
     """So before the first gradient step every ratio is 1, although rollouts begin in the middle of episodes."""
     agent = small_ppo(probes.memory(), model=RECURRENT, num_epochs=1, num_minibatches=1, rollout_length=6, learning_rate=0.05)
@@ -329,7 +331,7 @@ def test_the_loss_of_sequences_is_that_of_their_rows() -> None:
     assert float(total) == pytest.approx(float(ppo_loss(known, PPOConfig(), PPOHyperparams(), params, flat, None)[0]), rel=1e-4)
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

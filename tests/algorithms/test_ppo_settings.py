@@ -56,6 +56,7 @@ def by_hand(learner: Any, rollout: Any, stop_kl: float) -> tuple[Any, list[dict[
     return params, logged
 
 
+@pytest.mark.slow
 def test_from_the_first_minibatch_beyond_the_limit_on_nothing_is_learnt() -> None:
     state, rollout = sample()
     everything = by_hand(state.learner, rollout, np.inf)[1]
@@ -121,7 +122,7 @@ def test_only_the_penalty_changes_the_structure_of_the_state() -> None:
     assert "learning_rate" in spec and not {"surrogate", "stop_kl", "hold_noise", "kl_coef"} & {*spec}
 
 
-# ----------------------------------------------------------------------------------------------------------- several at once
+# ----------------------------------------------------------------------------------------------------- accumulated gradients
 
 
 class Case(NamedTuple):
@@ -136,6 +137,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_accumulated_gradients_are_those_of_whole_minibatches(case: str) -> None:
     """Two minibatches in two parts each: advantages are normalised per minibatch, and invalid rows have no influence."""
@@ -173,6 +175,7 @@ def test_a_recurrent_models_minibatches_are_whole_sequences() -> None:
     assert float(metrics["losses/who"].sum) == 3 * (4.0 ** np.arange(4)).sum() and float(metrics["losses/same"].sum) == 0
 
 
+@pytest.mark.slow
 def test_two_devices_do_what_one_does() -> None:
     """The first two of four gradient steps, in parts, with the penalty."""
     sizes = {"num_epochs": 2, "num_minibatches": 2, "accumulation_steps": 2, "learning_rate": 0.01}
@@ -201,7 +204,9 @@ def reaching(length: int = 4) -> Env:
     return Env(reset, step, spaces.Box(0, 9, (1,), np.float32), spaces.Box(-2, 2, (2,), np.float32), (), "reaching")
 
 
-@pytest.mark.parametrize("model", [SMALL_ACTOR_CRITIC, RECURRENT], ids=["rows", "sequences"])
+@pytest.mark.parametrize(
+    "model", [pytest.param(SMALL_ACTOR_CRITIC, id="rows"), pytest.param(RECURRENT, id="sequences", marks=pytest.mark.slow)]
+)
 def test_noise_is_held_and_drawn_anew_where_an_episode_starts(model: Any) -> None:
     """In two rollouts of eight rows, the second continues with the noise of the first. Log-probabilities are the model's."""
     agent = small_ppo(reaching(), model=model, hold_noise=3, num_epochs=1, num_minibatches=1)
@@ -227,6 +232,7 @@ def test_noise_is_held_and_drawn_anew_where_an_episode_starts(model: Any) -> Non
     assert len(np.unique(draws.round(5))) == draws.size  # different for each draw, environment and component
 
 
+@pytest.mark.slow
 def test_greedy_actions_and_single_rows_know_of_no_held_noise() -> None:
     env = reaching()
     plain, held, single = (small_ppo(env, **x) for x in ({}, {"hold_noise": 4}, {"hold_noise": 1}))
@@ -244,14 +250,15 @@ def test_greedy_actions_and_single_rows_know_of_no_held_noise() -> None:
 
 
 @pytest.mark.parametrize("model", [SMALL_ACTOR_CRITIC, RECURRENT], ids=["rows", "sequences"])
-def test_every_rule_that_draws_actions_can_hold_its_noise(model: Any) -> None:
+def test_every_algorithm_that_draws_actions_can_hold_its_noise(model: Any) -> None:
     """Its learner gets the model's carry, without the noise."""
-    for rule in (name for name, entry in ALGORITHMS.items() if entry.family == "on-policy" and "Box" in entry.actions):
-        agent = small(rule, reaching(), model=model, hold_noise=3)
+    for algorithm in (name for name, entry in ALGORITHMS.items() if entry.family == "on-policy" and "Box" in entry.actions):
+        agent = small(algorithm, reaching(), model=model, hold_noise=3)
         state = jax.eval_shape(lambda agent=agent: agent.step(agent.init(KEY()))[0])
         assert isinstance(state.actor.carry, HeldNoise) and state.actor.carry.age.shape == (4,)
 
 
+@pytest.mark.slow
 def test_everything_at_once_is_saved_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
     """β, and noise that is held across the checkpoint."""
     settings = {"surrogate": "kl", "stop_kl": 0.05, "accumulation_steps": 2, "hold_noise": 3}
@@ -264,7 +271,7 @@ def test_everything_at_once_is_saved_and_goes_on_bit_for_bit(tmp_path: Path) -> 
     assert_bit_equal(step(restored), step(state))
 
 
-# ------------------------------------------------------------------------------------------------------------------ bad input
+# ---------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

@@ -119,15 +119,15 @@ def test_loss_and_gradient_are_the_papers() -> None:
 def test_an_iteration_is_a_step_along_each_minibatch() -> None:
     """One epoch of one minibatch of plain gradient descent, by hand."""
     agent = small_pqn("CartPole-v1", num_epochs=1, num_minibatches=1, optimizer=lambda hp: optax.sgd(hp.learning_rate))
-    rule, env, model = agent.algorithm, agent.env, SMALL(agent.env.observation_space, agent.env.action_space)
+    algorithm, env, model = agent.algorithm, agent.env, SMALL(agent.env.observation_space, agent.env.action_space)
 
     def both(key: Any) -> Any:
         state = agent.init(key)
-        rollout = collect(rule, env, rule.policy(state.learner), state.actor, env.params, jnp.arange(4), key, 8)[1]
+        rollout = collect(algorithm, env, algorithm.policy(state.learner), state.actor, env.params, jnp.arange(4), key, 8)[1]
         batch = targets(model, state.learner.params, rollout, state.learner.hyperparams)[0]
         gradient = jax.grad(lambda p: pqn_loss(model, p, batch, None)[0])(state.learner.params)
         by_hand = jax.tree.map(lambda p, g: p - 5e-4 * g, state.learner.params, gradient)
-        return rule.update(state.learner, rollout)[0].params, by_hand
+        return algorithm.update(state.learner, rollout)[0].params, by_hand
 
     assert_close(*jit(both)(KEY()), atol=1e-5)
 
@@ -163,7 +163,7 @@ def test_probe(probe: str, rows: list[int], expected: list[list[float]]) -> None
     np.testing.assert_allclose(learnt()[probe][rows], expected, atol=0.1)
 
 
-# ----------------------------------------------------------------------------------------------------- exploration, bad input
+# --------------------------------------------------------------------------------------------- exploration, invalid arguments
 
 
 def test_epsilon_falls_from_the_first_row() -> None:

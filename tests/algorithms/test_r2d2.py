@@ -195,7 +195,7 @@ def test_loss_priorities_and_gradient_are_the_papers(name: str) -> None:
 
 
 def test_what_is_not_finite_after_an_end_counts_for_nothing() -> None:
-    """What a termination reached, also in burn-in, and all rows of an invalid sequence have no influence."""
+    """Observations after a termination, also in burn-in, and all rows of an invalid sequence have no influence."""
     params, target, batch = loss_case(0, CASES["burnt in"])
     batch.valid[:, 2] = batch.terminated[:, 2] = batch.truncated[:, 2] = False
     obs = np.array(batch.inputs.obs)
@@ -209,7 +209,7 @@ def test_what_is_not_finite_after_an_end_counts_for_nothing() -> None:
     assert np.isfinite(both[1][0][0]) and both[1][0][1]["priorities"][2] == 0
 
 
-# --------------------------------------------------------------------------------------------------------------- what is stored
+# ------------------------------------------------------------------------------------------------------------------ stored data
 
 
 def test_sequences_begin_with_the_carry_of_acting() -> None:
@@ -247,6 +247,7 @@ def test_sequences_begin_with_the_carry_of_acting() -> None:
 # -------------------------------------------------------------------------------------------------------------------- learning
 
 
+@pytest.mark.slow
 def test_updates_draw_learn_and_weigh_one_after_the_other() -> None:
     """As in a loop. The exponent of the weights rises to 1 at total_steps, and the target changes by the number of updates."""
     sizes = {"num_envs": 4, "rollout_length": 2, "replay_ratio": 6, "batch_size": 8, "sequence_length": 3}  # 2 updates
@@ -336,7 +337,7 @@ def test_probe(probe: str, where: Any, expected: list[list[float]], near: float)
     np.testing.assert_allclose(learnt()[probe][where], expected, atol=near)
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(
@@ -393,6 +394,7 @@ def test_parts_of_the_wrong_kind() -> None:
         small_r2d2(probes.truncation(), hindsight="future")
 
 
+@pytest.mark.slow
 def test_the_replay_that_is_its_own_may_be_given() -> None:
     """Importance weights use the algorithm's exponent once, for any way to build the replay."""
 
@@ -403,6 +405,7 @@ def test_the_replay_that_is_its_own_may_be_given() -> None:
     assert_bit_equal(learnt(replay=sequence_replay()), learnt())
 
 
+@pytest.mark.slow
 def test_any_replay_of_sequences_will_do() -> None:
     """A replay that draws uniformly, and therefore for all updates at once."""
     agent = small_r2d2(probes.truncation(), replay=sequence_replay(uniform_replay))

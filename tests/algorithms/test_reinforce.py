@@ -135,7 +135,7 @@ def test_probe_two_choices_without_a_baseline() -> None:
     assert (probability > 0.8).all() and float(least) >= 0
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

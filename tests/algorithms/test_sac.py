@@ -53,19 +53,19 @@ def discrete_sac(env: Any, **settings: Any) -> Agent:
     return make_sac(env, **{**TINY.settings, **settings})
 
 
-# --------------------------------------------------------------------------------------------------------------------- cadence
+# ------------------------------------------------------------------------------------------------------------- update schedule
 
 
 def sgd(hyperparams: Any) -> optax.GradientTransformation:
     return optax.sgd(hyperparams.learning_rate)
 
 
-def learnt_once(agent: Agent, rule: Any) -> Any:
+def learnt_once(agent: Agent, setup: Any) -> Any:
     """Return ``(learner after the warm-up, (learner, metrics) after an iteration's updates, their draws)``, in one program."""
 
     def run(key: Any) -> Any:
         start = agent.init(key).learner
-        return start, agent.algorithm.learn(start), draw_updates(rule, start, 0.99)  # type: ignore[misc]
+        return start, agent.algorithm.learn(start), draw_updates(setup, start, 0.99)  # type: ignore[misc]
 
     return jit(run)(KEY())
 
@@ -75,17 +75,17 @@ def test_updates_are_those_of_a_loop() -> None:
     settings = {"optimizer": sgd, "replay_ratio": 16, "policy_delay": 2, "num_critics": 3, "num_target_critics": 2}
     rates = {"learning_rate": 0.05, "actor_learning_rate": 0.02, "temperature_learning_rate": 0.1, "temperature": 0.5}
     agent = small_sac(probes.action_by_observation(), **settings, **rates)
-    rule = agent.algorithm.learn.args[0]  # type: ignore[union-attr]
-    start, (learner, metrics), draws = learnt_once(agent, rule)
+    setup = agent.algorithm.learn.args[0]  # type: ignore[union-attr]
+    start, (learner, metrics), draws = learnt_once(agent, setup)
     assert draws.batch.reward.shape == (2, 2, 32) and draws.noise.shape == (2, 2, 2, 32, 1)
     assert (draws.chosen.sum(-1) == 2).all()
 
     @jit
     def critic_gradient(actor: Any, critic: Any, target: Any, alpha: Any, now: Any) -> Any:
-        y = sac.target(rule, actor, target, alpha, now)
-        return jax.grad(partial(sac.critic_loss, rule), has_aux=True)(critic, y, now)[0]
+        y = sac.target(setup, actor, target, alpha, now)
+        return jax.grad(partial(sac.critic_loss, setup), has_aux=True)(critic, y, now)[0]
 
-    actor_gradient = jit(jax.grad(partial(sac.actor_loss, rule), has_aux=True))
+    actor_gradient = jit(jax.grad(partial(sac.actor_loss, setup), has_aux=True))
     (actor, critic), target, log_alpha = start.params, start.target_params.critic, start.log_temperature
     assert float(log_alpha) == pytest.approx(np.log(0.5)) and start.target_params.actor == ()
     adam = optax.adam(0.1)
@@ -121,12 +121,12 @@ def asymmetric() -> Any:
 def acting(version: int) -> Any:
     """Return exploring and greedy actions of 4,000 environments by an untrained policy."""
     agent = small_sac(asymmetric())
-    rule = agent.algorithm
+    algorithm = agent.algorithm
 
     def run(key: Any) -> Any:
-        policy = rule.policy(rule.init(key, SACHyperparams())._replace(version=jnp.int32(version)))
+        policy = algorithm.policy(algorithm.init(key, SACHyperparams())._replace(version=jnp.int32(version)))
         given = (policy, (), first_input(jnp.zeros((4000, 1)), agent.env.action_space, 4000), jnp.arange(4000), key)
-        return policy, rule.act(*given, explore=True)[1], rule.act(*given, explore=False)[1]
+        return policy, algorithm.act(*given, explore=True)[1], algorithm.act(*given, explore=False)[1]
 
     return jax.tree.map(np.asarray, jit(run)(KEY()))
 
@@ -166,16 +166,16 @@ def test_random_actions_keep_to_the_mask() -> None:
         step=lambda key, state, action, params: (state, over),
         observation_space=space,
     )
-    rule = discrete_sac(env).algorithm
+    algorithm = discrete_sac(env).algorithm
     allowed = jnp.arange(60) % 3
     obs = {"x": jax.random.normal(KEY(), (60, 1)), "action_mask": jax.nn.one_hot(allowed, 3, dtype=jnp.int8)}
 
     def act(key: Any) -> Any:
-        learner = rule.init(key, SACHyperparams())
+        learner = algorithm.init(key, SACHyperparams())
         inputs = first_input(obs, spaces.Discrete(3), 60)
         given = ((), inputs, jnp.arange(60), key)
-        random, drawn = (rule.policy(learner._replace(version=jnp.int32(n))) for n in (0, 1))
-        return [rule.act(p, *given, explore=e)[1] for p, e in ((random, True), (drawn, True), (drawn, False))]
+        random, drawn = (algorithm.policy(learner._replace(version=jnp.int32(n))) for n in (0, 1))
+        return [algorithm.act(p, *given, explore=e)[1] for p, e in ((random, True), (drawn, True), (drawn, False))]
 
     for actions in jit(act)(KEY()):
         np.testing.assert_array_equal(actions, allowed)
@@ -230,7 +230,7 @@ def test_probe_target_action() -> None:
     assert float(jit(run)(KEY())[0, 0]) == pytest.approx(3, abs=0.3)
 
 
-# ------------------------------------------------------------------------------------------------------------ state, bad input
+# ---------------------------------------------------------------------------------------------------- state, invalid arguments
 
 
 @pytest.mark.slow

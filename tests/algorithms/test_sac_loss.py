@@ -17,7 +17,17 @@ from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.algorithms.sac import SACConfig, SACHyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from tests.helpers.agents import assert_bit_equal, assert_close
-from tests.helpers.oracles.actor_critic import ACTIONS, BOX, CRITICS, N, case, double, q_by_hand, rule, squashed_by_hand
+from tests.helpers.oracles.actor_critic import (
+    ACTIONS,
+    BOX,
+    CRITICS,
+    N,
+    actor_critic_setup,
+    case,
+    double,
+    q_by_hand,
+    squashed_by_hand,
+)
 from tests.helpers.oracles.policy_gradient import slope
 
 KINDS = ("squashed", "categorical")
@@ -27,7 +37,7 @@ ALPHA = 0.3
 @cache
 def programs(policy: str, actor_value: str = "min") -> Any:
     """Return ``(target, loss and gradient of the critics, loss and gradient of the policy)`` in one program."""
-    own = rule(SACConfig(num_critics=CRITICS, num_target_critics=2, actor_value=actor_value), policy)  # type: ignore[arg-type]
+    own = actor_critic_setup(SACConfig(num_critics=CRITICS, num_target_critics=2, actor_value=actor_value), policy)  # type: ignore[arg-type]
 
     def run(actor: Any, critic: Any, target_critic: Any, now: CriticBatch) -> Any:
         y = sac.target(own, actor, target_critic, jnp.float32(ALPHA), now)

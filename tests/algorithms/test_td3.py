@@ -27,12 +27,12 @@ from tests.helpers.oracles.actor_critic import (
     CRITICS,
     SETTINGS,
     N,
+    actor_critic_setup,
     case,
     check_q_probe,
     double,
     learn_q_probes,
     q_by_hand,
-    rule,
     values_of,
 )
 from tests.helpers.oracles.policy_gradient import slope
@@ -57,7 +57,7 @@ HP = TD3Hyperparams(target_noise=0.6, target_noise_clip=0.5)
 
 @cache
 def program() -> Any:
-    own = rule(TD3Config(num_critics=CRITICS), "deterministic")
+    own = actor_critic_setup(TD3Config(num_critics=CRITICS), "deterministic")
 
     def run(actor: Any, critic: Any, target_critic: Any, now: CriticBatch) -> Any:
         y = td3.target(own, HP, ActorCriticPair(actor, target_critic), now)
@@ -101,7 +101,7 @@ def test_losses_and_gradients_are_the_papers() -> None:
         assert_close(of_policy, jax.tree.map(np.float32, slope(climb, actor)), atol=1e-3)
 
 
-# --------------------------------------------------------------------------------------------------------------------- cadence
+# ------------------------------------------------------------------------------------------------------------- update schedule
 
 
 def sgd(hyperparams: Any) -> optax.GradientTransformation:
@@ -154,18 +154,18 @@ def acted(noise: str) -> Any:
     action. A new episode begins with row 4."""
     data = {"ou_theta": 0.3} if noise == "ou" else {}
     agent = small_td3(probes.target_action(), noise=noise, exploration_noise=0.05, **data)
-    rule, env_id = agent.algorithm, jnp.arange(2000)
+    algorithm, env_id = agent.algorithm, jnp.arange(2000)
 
     def run(key: Any) -> Any:
-        learner = rule.init(key, agent.hyperparams)._replace(version=jnp.int32(1))
+        learner = algorithm.init(key, agent.hyperparams)._replace(version=jnp.int32(1))
         learner = learner._replace(hyperparams=jax.tree.map(jnp.float32, learner.hyperparams))
-        policy, carry, actions = rule.policy(learner), rule.initial_carry(2000), []
+        policy, carry, actions = algorithm.policy(learner), algorithm.initial_carry(2000), []
         for t in range(6):
             inputs = first_input(jnp.zeros((2000, 1)), agent.env.action_space, 2000)
             inputs = inputs._replace(is_first=jnp.full(2000, t in (0, 4)))
-            carry, action, _ = rule.act(policy, carry, inputs, env_id, jax.random.fold_in(key, t), explore=True)
+            carry, action, _ = algorithm.act(policy, carry, inputs, env_id, jax.random.fold_in(key, t), explore=True)
             actions.append(action[:, 0])
-        unmoved, greedy, _ = rule.act(policy, carry, inputs, env_id, key, explore=False)
+        unmoved, greedy, _ = algorithm.act(policy, carry, inputs, env_id, key, explore=False)
         return jnp.stack(actions), greedy, carry, unmoved
 
     return jax.tree.map(np.asarray, jit(run)(KEY()))
@@ -207,7 +207,7 @@ def test_probe(probe: str) -> None:
     check_q_probe(probe, *learnt()[probe])
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The benchmarks' machinery: command line, workers, tables, resumption. What they measure is not tested here."""
+"""Machinery of the benchmarks: command line, workers, tables, resumption. The measured values are not tested here."""
 
 import json
 import math
@@ -196,6 +196,7 @@ def test_cases_are_small_enough_when_scaled():
         assert cases.scaled(case, 1.0) == case
 
 
+@pytest.mark.slow
 def test_a_program_trains_from_its_seeds_and_is_evaluated():
     from benchmarks.jaxrl_side import make_program
 
@@ -217,11 +218,12 @@ def test_the_bound_does_the_same_rollouts_without_a_network():
     program = make_program(TINY, "random")
     assert program.compile()[1] == 0
     _, steps = program.train(np.arange(2))
-    assert 0.8 * 320 < steps < 320  # episodes of about 22 steps, each with a row for the reset
+    assert 0.8 * 320 < steps < 320  # episodes of about 22 steps, each with a reset row
 
 
+@pytest.mark.slow
 def test_the_updates_alone_are_those_of_training(monkeypatch):
-    """On the devices, too, that training would have."""
+    """Also on the devices that training would use."""
     from benchmarks.jaxrl_side import make_agent, make_program, updates_alone
     from jaxrl.runtime.trainers import device_layout
 
@@ -255,12 +257,12 @@ def test_networks_are_of_the_size_that_they_should_be():
         agent = make_agent(next(case for case in cases.CASES if case.name == name))
         return sum(leaf.size for leaf in jax.tree.leaves(state_shapes(agent).learner.params))
 
-    torso = 10 * 10 * 4 * 64 + 64 + 64 * 64 + 64  # as Rejax has it: the board flat, twice, with 3 actions and a value
+    torso = 10 * 10 * 4 * 64 + 64 + 64 * 64 + 64  # Rejax's: the flattened board, twice, with 3 actions and a value
     assert parameters("breakout-mlp") == 2 * torso + (64 * 3 + 3) + (64 + 1)
-    board = 3 * 3 * 4 * 16 + 16 + 8 * 8 * 16 * 128 + 128  # of Young & Tian: 16 channels, 128 units, and both heads on them
+    board = 3 * 3 * 4 * 16 + 16 + 8 * 8 * 16 * 128 + 128  # Young & Tian's: 16 channels, 128 units, and both heads on them
     assert parameters("breakout-conv") == board + (128 * 3 + 3) + (128 + 1)
     seen = 2 + 2 + 1  # two of CartPole's four numbers, the previous action and the previous reward
-    gates = 3 * (64 * 64 + 64) + 3 * 64 * 64  # of what comes in, with a bias, and of the carry
+    gates = 3 * (64 * 64 + 64) + 3 * 64 * 64  # of the input, with a bias, and of the carry
     assert parameters("ppo-gru") == (seen * 64 + 64 + 64 * 64 + 64) + gates + (64 * 2 + 2) + (64 + 1)
 
 
@@ -298,6 +300,7 @@ def test_sac_makes_one_update_per_step_at_one_rate():
         assert sum(x.size for x in jax.tree.leaves(params.actor)) == 3 * width + width + width * width + width + 2 * (width + 1)
 
 
+@pytest.mark.slow
 def test_all_seeds_on_one_device_learn_what_they_do_on_several():
     from benchmarks.jaxrl_side import make_program
 
@@ -306,7 +309,7 @@ def test_all_seeds_on_one_device_learn_what_they_do_on_several():
         program = make_program(case, side)
         params.append(jax.device_get(program.train(np.arange(2, dtype=np.uint32))[0].learner.params))
     assert len(program._layout[0]) == 1
-    chex.assert_trees_all_close(*params, atol=1e-3)  # rounded otherwise; another seed has weights that differ by 1
+    chex.assert_trees_all_close(*params, atol=1e-3)  # other rounding; weights of another seed differ by 1
 
 
 def test_the_bound_draws_actions_between_bounds():
@@ -382,9 +385,9 @@ def test_speed_tables():
 
 def test_kernels_and_the_share_of_the_matmul_rate():
     result = fake_result() | {"matmul_flops_per_second": 2e9}
-    ours = result["cases"][0]["programs"]["jaxrl"]  # which both cases share
+    ours = result["cases"][0]["programs"]["jaxrl"]  # shared by both cases
     ours |= {"matmul_flops": 1e9, "kernels": {"row": 39.0, "update": 64.25, "iteration": 7123.0}}
-    ours["sections"][0]["seconds"] = 1.0  # and 2 s the others
+    ours["sections"][0]["seconds"] = 1.0  # the others have 2 s
     text = work.work_table(result["cases"], 2e9)
     assert cells(text, "ppo-1-seed")[1:] == ["39", "64.2", "7,123", "500M (500M–1G)", "25.0%"]
     assert "this machine does 2Gflop/s" in text
@@ -431,7 +434,7 @@ def test_beside_sbx_and_beside_seeds_on_one_device():
         "sbx": program("sbx", (500, 2000, 1000), [], [470.0, 480.0]),
         "vmapped": program("jaxrl", (1000, 2000, 5000), [], [1.0]),
     }
-    for side in ("sbx", "vmapped"):  # whose compilation is not measured
+    for side in ("sbx", "vmapped"):  # their compilation is not measured
         del both[side]["compile_seconds"], both[side]["cached_compile_seconds"]
     both["jaxrl"]["matmul_flops"] = 1.4e10  # in 2 s: 70 % of the machine's rate
     for case, name in zip(result["cases"], ("sac-256", "sac-8-seeds"), strict=True):
@@ -485,7 +488,7 @@ def test_pages_have_what_was_measured(path, monkeypatch):
 
 
 def test_results_are_thin(tmp_path):
-    """A curve has few points and digits, the last point included; a file has a line for each key."""
+    """A curve has few points and digits, with the last point. A file has one line per key."""
     steps = np.arange(50)[:, None] * 1000 + np.array([0, 3])
     returns = np.random.default_rng(0).normal(100, 10, (50, 2))
     returns[0], returns[7, 1], returns[-1] = np.nan, np.nan, (123.456, 500.0)
@@ -509,7 +512,7 @@ def test_results_are_thin(tmp_path):
 
 
 def test_the_kept_results_are_thin():
-    """In all, a tenth of 5.7 MB: what this folder took when it held whole curves and a picture of each."""
+    """At most a tenth of 5.7 MB, the size of this folder with complete curves and a picture of each."""
     folder = ROOT / "benchmarks/results"
     assert {path.suffix for path in folder.rglob("*") if path.is_file()} == {".json", ".png"}
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 570_000
@@ -576,11 +579,11 @@ def test_a_control_must_not_exceed_its_threshold():
 def test_the_settings_of_experiments_fit(name):
     agent = scores.build_agent(EXPERIMENTS[name])
     assert agent.env.name.endswith(EXPERIMENTS[name].env)
-    assert agent.spec["settings"]["total_steps"] == 0  # the run sets its own
+    assert agent.spec["settings"]["total_steps"] == 0  # the run sets it
 
 
 def test_a_score_may_be_of_the_last_episodes_of_training():
-    """Rows that are no steps are resets: of 3 episodes, none, 2 and 4 of one seed, and of none, none, 1 and 2 of the other."""
+    """Rows that are not steps are resets: of 3 episodes, none, 2 and 4 for one seed, and of none, none, 1 and 2 for the other."""
     rows, resets = np.array([0, 10, 20, 30, 40]), np.array([[0, 0], [3, 0], [3, 0], [5, 1], [9, 3]])
     nan = np.nan
     returns = np.array([[nan, nan], [1.0, nan], [nan, nan], [2.0, 6.0], [5.0, 3.0]])
@@ -601,6 +604,7 @@ def test_intervals():
     assert abs(low - (values.mean() - half)) < 0.3 and abs(high - (values.mean() + half)) < 0.3
 
 
+@pytest.mark.slow
 def test_an_interrupted_experiment_goes_on_bit_for_bit(tmp_path, monkeypatch):
     settings = {"num_envs": 2, "rollout_length": 8, "num_epochs": 1, "anneal": True}
     experiment = Experiment("tiny", "make_ppo", "CartPole-v1", settings, 160, 2, 1e9, episodes=4)

@@ -1,4 +1,4 @@
-"""The benchmark of worker processes: its sides run, and its report says what was measured."""
+"""The benchmark of worker processes: its sides run, and its report is correct."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from benchmarks.protocol import WorkerError
 from benchmarks.report import render
 
 
+@pytest.mark.slow
 def test_all_parts_run(tmp_path: Path) -> None:
     stepping = actors.Stepping("CartPole-v1", rollout_length=3, rollouts=2, num_envs=4, num_workers=1)
     slow = actors.Slow("gymnasium:benchmarks.waiting:Waiting?seconds=0.0", rollout_length=3, num_envs=2)
@@ -35,6 +36,7 @@ def test_a_rollout_of_pong_has_the_size_that_is_said() -> None:
     assert 59e6 < layout.num_bytes < 60e6
 
 
+@pytest.mark.slow
 def test_another_process_that_ends_is_an_error() -> None:
     with pytest.raises(WorkerError, match=r"ended"), started(step_raw, "NoSuch-v0", 0, 1, 1, np.zeros((1, 1))) as other:
         other.wait()
@@ -64,7 +66,7 @@ RESULT: dict[str, Any] = {
 
 
 def cells(report: str, start: str) -> list[str]:
-    """Of the row of a table that starts so."""
+    """Return the cells of the table row with this start."""
     row = next(line for line in report.splitlines() if line.startswith(f"| {start}"))
     return [cell.strip() for cell in row.split("|")[1:-1]]
 

@@ -1,4 +1,4 @@
-"""The benchmark of learners: its sides train alike, and its report says what was measured."""
+"""The benchmark of learners: its sides learn the same, and its report is correct."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from benchmarks import learners
 
 
+@pytest.mark.slow
 def test_all_sides_train(tmp_path: Path) -> None:
     settings = {"num_envs": 2, "rollout_length": 3}
     cases = [learners.Case("IMPALA", "make_impala", settings, 1, 1.2), learners.Case("A2C", "make_a2c", settings, 1, 1.2)]
@@ -24,8 +25,9 @@ def test_all_sides_train(tmp_path: Path) -> None:
     assert "| A2C" in learners.learners_report(result)
 
 
+@pytest.mark.slow
 def test_the_plain_loop_learns_from_the_rows_that_are_steps() -> None:
-    """What it hands to the rule, over the ends of episodes."""
+    """Checked on the rollout that it passes to the algorithm, over ends of episodes."""
     import jaxrl
 
     agent, seen = jaxrl.make_a2c("envpool:CartPole-v1", num_envs=2, rollout_length=64), list[Any]()
@@ -54,12 +56,13 @@ RESULT: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lags, processor, bound, met",
     [
         (True, [2.0, 1.0, 4.0], 4.0, "NO"),  # the longest part: 80 %
         (True, [3.0, 1.0, 5.0], 4.5, "yes"),  # half of all work: 90 %
-        (False, [2.0, 1.0, 4.0], 2.0 + 4.0, "yes"),  # learning comes after the rest
+        (False, [2.0, 1.0, 4.0], 2.0 + 4.0, "yes"),  # learning cannot overlap
     ],
 )
 def test_the_bound_is_of_parts_that_may_overlap(lags: bool, processor: list[float], bound: float, met: str) -> None:

@@ -1,4 +1,4 @@
-"""The benchmark of memory: what it measures of a tiny case, against sizes by hand, and its table."""
+"""The benchmark of memory: a tiny case against sizes computed by hand, and its table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from benchmarks import memory
 from benchmarks.__main__ import main
 
 
+@pytest.mark.slow
 def test_a_tiny_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """The arrays of replay, 7 words and a flag for each of 8 · 1,256 rows, are nearly what is allowed."""
+    """The arrays of replay, 7 words and a flag for each of 8 · 1,256 rows, are close to the limit."""
     monkeypatch.setattr(memory, "SEEDS", 2)
     monkeypatch.setattr(memory, "CASES", {"CartPole-v1": {"model": {"hidden_sizes": (8,)}, "rollout_length": 8}})
     code = main(["memory", "--scale", "0.1", "--out", str(tmp_path)])

@@ -1,4 +1,4 @@
-"""The benchmark of replay: its own side runs, and its report says what was measured."""
+"""The benchmark of replay: jaxrl's side runs, and its report is correct."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from benchmarks import replay
 from benchmarks.__main__ import main
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prioritised, copies", [(False, 1), (True, 2)])
 def test_our_side_adds_and_draws(prioritised: bool, copies: int) -> None:
     states, loop = replay.program(replay.ours(200, prioritised=prioritised), copies, 150)

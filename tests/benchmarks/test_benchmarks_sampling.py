@@ -1,4 +1,4 @@
-"""The benchmark of samplers: its sides run, and its report says what was measured."""
+"""The benchmark of samplers: its sides run, and its report is correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of devices: its processes, what it counts, the arithmetic of its model, and its tables."""
+"""The benchmark of devices: its processes, its counts, the arithmetic of its model, and its tables."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WORK = Work(fixed=1.0, per_row=0.5, rows=8, all_reduces=((100, 2), (0, 3)))
 
 
 def test_predictions_by_hand() -> None:
-    level = Level(2, Link(0.25, 400.0))  # 0.5 for its hops, and 0.25 for 100 bytes
+    level = Level(2, Link(0.25, 400.0))  # 0.5 for its hops, 0.25 for 100 bytes
     strong, weak = (predict(WORK, [level], weak=weak) for weak in (False, True))
     assert strong.reducing == weak.reducing == 2 * 0.75 + 3 * 0.5
     assert (strong.compute, weak.compute) == (1 + 0.5 * 4, 1 + 0.5 * 8)
@@ -86,7 +86,7 @@ def test_a_fit_finds_the_link(size: int, hops: str) -> None:
 
 
 def test_a_fit_of_noise_stays_a_link() -> None:
-    assert fit([(4, 1.0), (8, 2.0)], 2) == (0.0, pytest.approx(4.0, rel=0.2), "ring")  # a line below 0 at no bytes
+    assert fit([(4, 1.0), (8, 2.0)], 2) == (0.0, pytest.approx(4.0, rel=0.2), "ring")  # the line is below 0 at 0 bytes
     faster = fit([(4, 2.0), (8, 1.0)], 2)
     assert faster.bandwidth == math.inf and 2 * faster.hop == pytest.approx(1.2)
     with pytest.raises(ValueError, match="two sizes"):
@@ -95,7 +95,7 @@ def test_a_fit_of_noise_stays_a_link() -> None:
 
 def test_work_is_a_line_through_two_sizes() -> None:
     assert work_of(5.0, 3.0, 8, [[100, 2], [0, 3]]) == WORK
-    assert work_of(5.0, 2.0, 8, []) == Work(0.0, 5 / 8, 8, ())  # less than half
+    assert work_of(5.0, 2.0, 8, []) == Work(0.0, 5 / 8, 8, ())  # less than half of the time
 
 
 def test_the_slowest_of_many() -> None:
@@ -104,7 +104,7 @@ def test_the_slowest_of_many() -> None:
     assert draws < slowest_of(64, 0.1) < draws + 0.06
 
 
-# ----------------------------------------------------------------------------------------------------------- what is counted
+# -------------------------------------------------------------------------------------------------------------------- counts
 
 
 def test_all_reduces_are_counted_in_loops_with_their_sizes() -> None:
@@ -125,8 +125,9 @@ def commands() -> scaling_worker.Commands:
     return scaling_worker.Commands()
 
 
+@pytest.mark.slow
 def test_a_worker_trains(commands: scaling_worker.Commands) -> None:
-    """Its side that is shared out reduces each gradient; the one that is not, nothing."""
+    """The side that splits its environments reduces each gradient; the one with separate seeds reduces nothing."""
     two = TINY._replace(num_seeds=2)
     counted = {}
     for side, case in {"shared": TINY, "apart": two}.items():
@@ -169,6 +170,7 @@ def test_all_processes_get_a_command(tmp_path: Path) -> None:
     assert first["port"] == second["port"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "timeout", "message"), [("die", 60, "out of luck"), ("sleep", 2, "no answer to 'sleep'")])
 def test_nobody_waits_for_the_dead(tmp_path: Path, command: str, timeout: float, message: str) -> None:
     with group(tmp_path, timeout) as both:
@@ -271,7 +273,7 @@ RESULT: dict[str, Any] = {
 
 
 def cells(report: str, start: str) -> list[str]:
-    """Of the row of a table that starts so."""
+    """Return the cells of the table row with this start."""
     row = next(line for line in report.splitlines() if line.startswith(f"| {start}"))
     return [cell.strip() for cell in row.split("|")[1:-1]]
 
@@ -293,7 +295,7 @@ def test_efficiencies_are_over_what_a_device_does_alone() -> None:
 
 
 def test_the_model_stands_beside_what_was_measured() -> None:
-    """0.11 s for half of the rows, 36 all-reduces of 20 µs, and 16 · 10⁶ bytes at 10⁹ a second."""
+    """0.11 s for half of the rows, 36 all-reduces of 20 µs, and 16 · 10⁶ bytes at 10⁹ per second."""
     shown = scaling_report.checked_table(RESULT)
     seconds = 0.11 + 36 * 20e-6 + 16e-3
     row = ["110.0", f"{1e3 * (seconds - 0.11):.2f} (12.00)", f"{1e3 * seconds:.1f}", "120.0", f"{seconds / 0.12 - 1:+.0%}"]

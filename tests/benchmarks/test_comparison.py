@@ -1,4 +1,4 @@
-"""The committed figures and tables are those of the committed scores: learning curves, and DQN's switches beside each other."""
+"""Committed figures and tables match the committed scores: learning curves, and the comparison of DQN's switches."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ PAGES = pictures.pages([*SCORES.values()])
 def test_a_picture_is_of_the_scores_of_its_page(name: str) -> None:
     path = ROOT / f"benchmarks/results/curves/{name}.png"
     assert pictures.is_of(path, PAGES[name]), "python -m benchmarks table"
-    assert "asked" not in pictures.identity(PAGES[name])  # that is for the tables
+    assert "asked" not in pictures.identity(PAGES[name])  # requirements are only in the tables
 
 
 def test_each_score_is_on_one_page_and_no_picture_is_left_over() -> None:

@@ -1,4 +1,4 @@
-"""Kernels that programs start, and their arithmetic: against counts by hand, and against what is held for PPO and DQN."""
+"""Kernels that programs start, and their arithmetic: against counts by hand, and against stored counts for PPO and DQN."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ UPDATE_COMMAND = "`python -m tests.helpers.kernel_counts` writes tests/helpers/k
 
 
 def test_ppo_and_dqn_start_as_many_kernels_as_before() -> None:
-    """Exact for one compiler. Fewer: write the new figures, so that they are held. More: find out why first, and say so.
+    """Exact for one compiler. Fewer: store the new counts. More: find the reason first, and state it.
 
-    Another jaxlib, or kind of processor, cuts programs differently: then the figures may be off by a quarter before this fails,
-    and whoever raises the version of jaxlib that tests run with writes them anew.
+    Another jaxlib, or kind of processor, forms other kernels: then counts may differ by a quarter before this fails. Store new
+    counts when the tests' version of jaxlib is raised.
     """
     held, now = json.loads(FILE.read_text(encoding="utf-8")), count_now()
     assert set(held["kernels"]) == set(HELD)
@@ -39,7 +39,7 @@ def test_ppo_and_dqn_start_as_many_kernels_as_before() -> None:
 
 
 def parsed(text: str) -> hlo.Program:
-    """A program written shortly: @ stands for the path within an iteration, and trips= for those of a loop."""
+    """Parse a program in short form: @ is the path within an iteration, and trips= the trip count of a loop."""
     text = re.sub(r"@([\w/()]+)", r'metadata={op_name="jit(f)/while/body/\1" stack_frame_id=3}', text)
     return hlo.Program(re.sub(r"trips=(\d+)", r'backend_config={"known_trip_count":{"n":"\1"}}', text))
 
@@ -128,10 +128,10 @@ LOOPS = THREEFRY + RESET + ROW + MINIBATCH + EPOCH + ITERATION + ENTRY
 
 
 def test_counts_of_a_program_by_hand() -> None:
-    row = 1 + 1 + 1 + 1  # the dot, random bits as one call, the copy in the other call, and the branch that does less
+    row = 1 + 1 + 1 + 1  # the dot, random bits as one call, the copy in the other call, and the cheaper branch
     minibatch = 1 + 1 + 3 * 1  # gather, dot, and three trips of the loop within the gradient
     epoch = 1 + 1 + 4 * minibatch  # sort, copy
-    iteration = 5 * 2 + 128 * row + 2 * epoch + 1 + 1  # a select, and whether to go on
+    iteration = 5 * 2 + 128 * row + 2 * epoch + 1 + 1  # a select, and the loop's condition
     assert parsed(LOOPS).counts() == (row, minibatch + (1 + 1) / 4, iteration)
 
 
@@ -173,8 +173,8 @@ def test_arithmetic_of_ppo_by_hand() -> None:
     rows, hidden = 4 * 128, 4 * 64 + 64 * 64
     act, value = 2 * (hidden + 64 * 2), 2 * (hidden + 64)
     forward = act + value
-    biases = 2 * (4 * 64)  # of hidden layers: their gradients are a row of their kernels'
-    given = 2 * (2 * 64 * 64 + 64 * 2 + 64)  # what the kernels are given, which the first's needs not
+    biases = 2 * (4 * 64)  # of hidden layers: computed as a row of their kernels' gradients
+    given = 2 * (2 * 64 * 64 + 64 * 2 + 64)  # gradients of the kernels' inputs, which the first layer does not need
     backward = forward + biases + given
     expected = rows * act + (rows + 4) * value + 4 * rows * (forward + backward)
     agent = make_agent(case)
@@ -211,7 +211,7 @@ def test_each_product_is_timed_as_often_as_it_is_made(monkeypatch: pytest.Monkey
     }
     assert 1e-9 < seconds_of(function, a, b, seconds=0.01) < 1e-3
     monkeypatch.setattr("benchmarks.products._loop_seconds", lambda product, _: {2: 3.0, 3: 5.0, 5: 7.0}[product.left[0]])
-    assert seconds_of(function, a, b) == 4 * 3.0 + 1 * 5.0  # the second in the order (3, 2)·(5, 3)
+    assert seconds_of(function, a, b) == 4 * 3.0 + 1 * 5.0  # the second one in the order (3, 2)·(5, 3)
 
 
 def test_the_rate_of_the_machine_is_a_number() -> None:

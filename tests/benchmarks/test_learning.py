@@ -1,4 +1,4 @@
-"""The score experiments of ``python -m benchmarks scores``, each with its own threshold."""
+"""The score experiments of ``python -m benchmarks scores``, each with its threshold."""
 
 import pytest
 
@@ -9,11 +9,11 @@ from benchmarks.switches import MINATAR, MINATAR_GAMES, SWITCHES
 pytestmark = pytest.mark.expensive(600)
 
 MOST_ROWS = 20_000_000
-"""Of all seeds together: minutes. What takes longer is measured by the command alone, and `make test-all` says so."""
+"""Rows of all seeds together, which take minutes. Longer experiments run only by the command, as `make test-all` says."""
 LONG = {"sac-halfcheetah", "ppo-pong"}
 LONG |= {f"dqn-cartpole-{name}" for name in SWITCHES}
 LONG |= {f"{name}-minatar-{game.lower()}" for name in MINATAR for game in MINATAR_GAMES}
-"""Half an hour and more, for all that they have fewer rows."""
+"""Experiments with fewer rows that take half an hour and more."""
 
 
 @pytest.mark.learning

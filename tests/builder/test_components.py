@@ -1,4 +1,4 @@
-"""Parts that a user gives: what is wrong with one is said when the agent is built, in one line that names it and the fix."""
+"""Components from users: errors are raised when the agent is built, in one line with the cause and the fix."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ def adamw(hp: Any) -> optax.GradientTransformation:
     return optax.adamw(hp.learning_rate)
 
 
+@pytest.mark.slow
 @every_builder
 def test_a_ready_transformation_is_taken_as_it_is_and_no_rate_is_logged(build: Builder) -> None:
-    """Nobody knows the rate inside: nothing is logged rather than the default of a hyperparameter that it does not look at."""
+    """The learning rate inside is unknown. The default of the unused hyperparameter must not be logged."""
     _, metrics = shapes_of_a_step(build(ENV, optimizer=optax.adamw(1e-3)))
     assert "charts/learning_rate" not in metrics
     _, metrics = shapes_of_a_step(build(ENV, optimizer=lambda hp: optax.sgd(0.1)))
@@ -90,7 +91,7 @@ def test_settings_that_the_optimizer_does_not_look_at_are_refused(build: Builder
         build(ENV, optimizer=adamw, max_grad_norm=3.0)
     with pytest.raises(ValueError, match=r"learning_rate has a schedule, but optimizer=.* does not use it"):
         build(ENV, optimizer=optax.adamw(1e-3), schedules={"learning_rate": lambda i: 1.0})
-    build(ENV, optimizer=optax.adamw(1e-3), anneal=True, total_steps=100)  # as it is by default: there is nothing to anneal
+    build(ENV, optimizer=optax.adamw(1e-3), anneal=True, total_steps=100)  # anneal=True, as by default, has no effect
     build(ENV, optimizer=adamw, learning_rate=0.5)
     build(ENV, optimizer=optax.adamw(1e-3), schedules={"gamma": lambda i: 1.0})
 
@@ -104,7 +105,7 @@ def test_a_ready_transformation_is_refused_by_name_where_a_spec_is_needed() -> N
 
 @every_builder
 def test_a_setting_without_effect_is_left_open(build: Builder) -> None:
-    """So the agent can be made again when its default has changed; a run's folder of before holds the number."""
+    """So the agent can be built again after a default changes. An older run folder stores the number."""
     spec = build("tests.helpers.probes:constant_reward", optimizer=adamw).spec
     settings = spec["settings"]
     assert settings["max_grad_norm"] is None and settings["learning_rate"] is not None and settings["gamma"] is not None
@@ -274,7 +275,7 @@ def test_wrong_arguments_of_the_network(build: Any, model: Any, words: str) -> N
 
 
 def test_a_model_may_take_a_key_or_leave_it_out() -> None:
-    """A rule that has a key gives it to any model; one that has none gives it to none."""
+    """An algorithm with a key passes it to any model; one without passes none."""
     model = SMALL_Q_NETWORK(ENV.observation_space, ENV.action_space)
     seen = []
 

@@ -1,4 +1,4 @@
-"""Builder keywords: each has one home, and every wrong one gets one readable error."""
+"""Builder keywords: each has one place, and every wrong one raises one readable error."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from tests.helpers import probes
 from tests.helpers.agents import every_builder, small_dqn, small_ppo
 
 Builder = Callable[..., Agent]
-RULES = [pytest.param(*entry.load(), id=name) for name, entry in ALGORITHMS.items()]
+ENTRIES = [pytest.param(*entry.load(), id=name) for name, entry in ALGORITHMS.items()]
 ENV = probes.constant_reward()
 
 
-# ----------------------------------------------------------------------------------------------------------- one home for each
+# ---------------------------------------------------------------------------------------------------------- one place for each
 
 
-@pytest.mark.parametrize("builder, config, hyperparams", RULES)
+@pytest.mark.parametrize("builder, config, hyperparams", ENTRIES)
 def test_each_keyword_has_exactly_one_home(builder: Builder, config: Any, hyperparams: Any) -> None:
     structure, data = {field.name for field in dataclasses.fields(config)}, set(hyperparams._fields)
     named = {name for name, p in inspect.signature(builder).parameters.items() if p.kind is not p.VAR_KEYWORD}
@@ -55,7 +55,7 @@ def test_each_keyword_has_exactly_one_home(builder: Builder, config: Any, hyperp
     assert split_settings("f", config, hyperparams, given) == (config(), hyperparams())
 
 
-@pytest.mark.parametrize("builder, config, hyperparams", RULES)
+@pytest.mark.parametrize("builder, config, hyperparams", ENTRIES)
 def test_each_setting_has_a_range_that_holds_its_default(builder: Builder, config: Any, hyperparams: Any) -> None:
     types = setting_types(config) | setting_types(hyperparams)
     defaults = dataclasses.asdict(config()) | hyperparams()._asdict()
@@ -93,7 +93,7 @@ class NoRangeConfig(RolloutConfig):
 def test_a_setting_without_a_range_is_refused(config: Any, hyperparams: Any) -> None:
     message = r"\.speed has no range: give the allowed values in its type, as in speed: Unit = ….* Annotated\[float, Range"
     with pytest.raises(TypeError, match=message):
-        split_settings("make_rule", config, hyperparams, {})
+        split_settings("make_algorithm", config, hyperparams, {})
     if hyperparams is not PPOHyperparams:
         with pytest.raises(TypeError, match=message):
             bind(small_ppo(ENV).algorithm, ENV, num_envs=4, rollout_length=8, hyperparams=hyperparams())
@@ -157,7 +157,7 @@ def test_what_an_iteration_collects_is_counted_in_32_bits() -> None:
 def test_an_unknown_keyword_suggests_the_nearest(build: Builder, wrong: str, right: str) -> None:
     with pytest.raises(TypeError, match=rf"{wrong}'.* Did you mean '{right}'\?") as caught:
         build(ENV, **{wrong: 1})
-    assert str(caught.value).endswith("?")  # or the hint would be lost among all that there is
+    assert str(caught.value).endswith("?")  # else a full list of settings would hide the hint
 
 
 @every_builder
@@ -187,7 +187,7 @@ def test_a_keyword_like_no_other_suggests_nothing(build: Builder) -> None:
     assert "Did you mean" not in str(caught.value)
 
 
-# ----------------------------------------------------------------------------------------------------------------- wrong values
+# --------------------------------------------------------------------------------------------------------------- invalid values
 
 
 @every_builder
@@ -229,7 +229,7 @@ def test_hyperparameters_out_of_range(build: Builder, name: str, value: float) -
         (small_dqn, "exploration_steps", 0),
     ],
 )
-def test_hyperparameters_of_one_rule_out_of_range(build: Builder, name: str, value: float) -> None:
+def test_hyperparameters_of_one_algorithm_out_of_range(build: Builder, name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{name}="):
         build(ENV, **{name: value})
 
@@ -244,7 +244,7 @@ def test_hyperparameters_of_the_wrong_type(build: Builder, value: Any) -> None:
 @pytest.mark.parametrize("value", ["0.9", True, [0.9, 0.99], np.array([0.9, 0.99]), []])
 @pytest.mark.parametrize("where", ["builder", "init"])
 def test_hyperparameters_that_are_no_single_number(value: Any, where: str) -> None:
-    """Several values are for ``jax.vmap(agent.init)``; outside of it they would fail deep in a trace."""
+    """Several values need ``jax.vmap(agent.init)``. Without it they would fail deep in a trace."""
     with pytest.raises((TypeError, ValueError), match="gamma"):
         if where == "builder":
             small_ppo(ENV, gamma=value)
@@ -273,7 +273,7 @@ def test_counts_that_are_no_positive_integers(build: Builder, name: str, value: 
 @every_builder
 @pytest.mark.parametrize("value", [8.0, 8e0, np.float32(8), np.float64(8)])
 def test_a_whole_float_is_a_count(build: Builder, value: Any) -> None:
-    """1e5 is how people write 100,000."""
+    """Users write 100,000 as 1e5."""
     agent = build(ENV, num_envs=value, total_steps=1e5)
     assert agent.num_envs == 8 and type(agent.num_envs) is int
     assert agent.spec == build(ENV, num_envs=8, total_steps=100_000).spec
@@ -293,7 +293,7 @@ def test_a_length_has_no_fraction(build: Builder) -> None:
 
 @every_builder
 def test_a_learning_rate_of_zero_is_a_control(build: Builder) -> None:
-    """Taken everywhere alike; parameters then stay as they are."""
+    """Accepted everywhere. Parameters then do not change."""
     agent = build(ENV, learning_rate=0)
     assert agent.spec["settings"]["learning_rate"] == 0.0
     assert merge_hyperparams(PPOHyperparams(), {"learning_rate": 0}).learning_rate == 0
@@ -375,5 +375,5 @@ def test_init_names_unknown_hyperparameters(build: Builder) -> None:
     agent = build(ENV)
     with pytest.raises(TypeError, match="Did you mean 'learning_rate'"):
         agent.init(jax.random.key(0), {"learning_rat": 1e-3})
-    with pytest.raises(TypeError, match="num_envs"):  # structure cannot change after the builder
+    with pytest.raises(TypeError, match="num_envs"):  # the structure cannot change after building
         agent.init(jax.random.key(0), {"num_envs": 3})

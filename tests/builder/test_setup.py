@@ -1,4 +1,4 @@
-"""What learning rules share: a bound ``AlgorithmSetup``, by the example's REINFORCE, which has nothing else; shapes only."""
+"""Shared parts of algorithms: a bound ``AlgorithmSetup``, with the example's REINFORCE, which has nothing else. Shapes only."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.helpers.optimizers import halved, plain_sgd
 KEY = partial(jax.random.key, 0)
 
 
-def test_a_small_rule_takes_every_part() -> None:
-    """A recurrent model, an optimiser, schedules, a device axis: none of them is its own business."""
+def test_a_small_algorithm_takes_every_part() -> None:
+    """A recurrent model, an optimizer, schedules, a device axis: the algorithm handles none of them itself."""
     agent = make_reinforce(
         "tests.helpers.probes:truncation",
         model=RECURRENT,
@@ -39,7 +39,7 @@ def test_a_small_rule_takes_every_part() -> None:
     assert {"losses/loss", "losses/grad_norm", "charts/learning_rate"} <= set(metrics)
 
 
-def test_a_small_rule_says_what_is_wrong_as_all_do() -> None:
+def test_a_small_algorithm_says_what_is_wrong_as_all_do() -> None:
     with pytest.raises(TypeError, match=r"^make_reinforce\(\) got an unknown keyword 'gama'. Did you mean 'gamma'"):
         make_reinforce("tests.helpers.probes:truncation", gama=0.5)
     with pytest.raises(ValueError, match="max_grad_norm=3 has no effect"):

@@ -1,4 +1,4 @@
-"""``Agent.spec``: plain data that makes the same agent again, and says by name what it cannot make."""
+"""``Agent.spec``: plain data that builds the same agent again, and names what it cannot build."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from jaxrl.optimize import clipped_adam
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.types import Agent, Model, StepInput
 from tests.helpers import probes
-from tests.helpers.agents import SMALL_ACTOR_CRITIC, every_rule, small, small_dqn, small_ppo, suited
+from tests.helpers.agents import SMALL_ACTOR_CRITIC, every_algorithm, small, small_dqn, small_ppo, suited
 from tests.helpers.optimizers import halved, plain_sgd
 
 KEY = partial(jax.random.key, 0)
 ENV = "tests.helpers.probes:truncation?every=3"
 
 
-# Parts that another process can import.
+# Components that another process can import.
 
 
 def weight_decay(params: Any, batch: Any) -> Any:
@@ -47,7 +47,7 @@ def no_carry(batch_size: int) -> Any:
     return ()
 
 
-# -------------------------------------------------------------------------------------------------------------- parts as data
+# --------------------------------------------------------------------------------------------------------- components as data
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,12 @@ def test_changing_the_settings_changes_the_spec() -> None:
         assert changed != base and json.loads(json.dumps(changed)) == changed
 
 
-@every_rule
-def test_overrides_replace_what_the_spec_says(rule: str) -> None:
-    agent = small(rule, ENV)
-    other = build(agent.spec, num_envs=8, gamma=0.3, env=suited(rule, "tests.helpers.probes:discounting"), axis_name="d")
-    assert_same(other, small(rule, "tests.helpers.probes:discounting", num_envs=8, gamma=0.3, axis_name="d"))
-    assert agent.spec == small(rule, ENV).spec  # the first is as it was
+@every_algorithm
+def test_overrides_replace_what_the_spec_says(algorithm: str) -> None:
+    agent = small(algorithm, ENV)
+    other = build(agent.spec, num_envs=8, gamma=0.3, env=suited(algorithm, "tests.helpers.probes:discounting"), axis_name="d")
+    assert_same(other, small(algorithm, "tests.helpers.probes:discounting", num_envs=8, gamma=0.3, axis_name="d"))
+    assert agent.spec == small(algorithm, ENV).spec  # the first one has not changed
     with pytest.raises(TypeError, match="Did you mean 'gamma'"):
         build(agent.spec, gama=0.3)
 
@@ -221,14 +221,14 @@ def test_a_model_of_importable_functions_comes_back() -> None:
 
 
 def test_what_a_model_is_made_of_keeps_its_name() -> None:
-    """Specs of runs say ``jaxrl.models:orthogonal``, in whichever file of that room it stands."""
+    """Specs of runs name ``jaxrl.models:orthogonal``, in whichever file of that package it is defined."""
     functions = [name for name in models.__all__ if inspect.isfunction(getattr(models, name))]
     assert {"actor_critic", "q_network", "orthogonal", "encode_space"} <= set(functions)
     for name in functions:
         assert describe(getattr(models, name)) == {"import": f"jaxrl.models:{name}"}
 
 
-# --------------------------------------------------------------------------------------------------------------------- bad specs
+# ----------------------------------------------------------------------------------------------------------------- invalid specs
 
 
 def test_a_spec_with_holes_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Names that run folders and checkpoints hold. One that moves, or is called otherwise, costs users the runs that they have."""
+"""Names stored in run folders and checkpoints. Moving or renaming one makes users' existing runs unreadable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl.builder import trusted_imports
 from jaxrl.builder.spec import describe
 from jaxrl.builder.trusted_imports import import_object, import_part
 from jaxrl.intrinsic import rnd
-from tests.helpers.agents import every_rule, small
+from tests.helpers.agents import every_algorithm, small
 from tests.helpers.paths import ROOT
 
 BUILDERS = [
@@ -38,18 +38,18 @@ COMPONENTS = {
     "optimizer": ["jaxrl.optimize:clipped_adam", "jaxrl.optimize:clipped_rmsprop"],
     "replay": ["jaxrl.replay.uniform:uniform_replay"],
 }
-"""Keyword of a builder -> what a folder may name there. An argument of these may be one of ``VALUES``."""
+"""Builder keyword -> names that a folder may store there. Arguments of these may be one of ``VALUES``."""
 VALUES = ["jaxrl.distributions:Categorical", "jaxrl.distributions:MultiCategorical", "jaxrl.distributions:Normal"]
 VALUES += ["jaxrl.distributions:TanhNormal"]
 
 STATES = Path(__file__).parent / "stored_names.json"
-"""Algorithm -> the names of a state's leaves, by which a checkpoint holds them. A new leaf is added to it by
-``python -m tests.builder.test_stored_names``."""
+"""Algorithm -> names of a state's leaves in a checkpoint. ``python -m tests.builder.test_stored_names`` adds new leaves."""
 
 
 @pytest.mark.parametrize("path", [*BUILDERS, *VALUES, *(path for paths in COMPONENTS.values() for path in paths)])
 def test_a_name_leads_to_what_it_names(path: str) -> None:
-    assert describe(import_object(path)) == {"import": path}
+    role = "builder" if ":make_" in path else "part"
+    assert describe(import_object(path), role) == {"import": path}
 
 
 @pytest.mark.parametrize(("keyword", "path"), [(keyword, path) for keyword, paths in COMPONENTS.items() for path in paths])
@@ -62,7 +62,7 @@ def test_rooms_that_data_may_name() -> None:
 
 
 def test_results_name_builders_and_components_that_are_listed() -> None:
-    """Those of every measured run, and the arguments of every preset's network."""
+    """Names of every measured run, and the arguments of every preset's network."""
     folder, named = ROOT / "benchmarks" / "results", set()
 
     def collect(data: Any) -> None:
@@ -91,9 +91,9 @@ def stored() -> dict[str, list[str]]:
     return dict(json.loads(STATES.read_text()))
 
 
-@every_rule
-def test_leaves_of_a_state_keep_their_names(rule: str) -> None:
-    assert names_of_leaves(small(rule, "CartPole-v1")) == stored()[rule]
+@every_algorithm
+def test_leaves_of_a_state_keep_their_names(algorithm: str) -> None:
+    assert names_of_leaves(small(algorithm, "CartPole-v1")) == stored()[algorithm]
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -104,7 +104,7 @@ def test_leaves_of_components_keep_their_names(name: str) -> None:
 if __name__ == "__main__":
     from jaxrl.registry import ALGORITHMS
 
-    found = {rule: names_of_leaves(small(rule, "CartPole-v1")) for rule in ALGORITHMS}
+    found = {name: names_of_leaves(small(name, "CartPole-v1")) for name in ALGORITHMS}
     found |= {name: names_of_leaves(make()) for name, make in AGENTS.items()}
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(leaves)}" for name, leaves in found.items())
     STATES.write_text(f"{{\n{lines}\n}}\n")

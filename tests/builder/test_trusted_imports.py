@@ -1,4 +1,4 @@
-"""A run folder, a checkpoint and a sweep file are data: whatever they say, nothing outside jaxrl is imported or called."""
+"""Run folders, checkpoints and sweep files are data: no contents can make jaxrl import or call anything outside it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.helpers.agents import SMALL_ACTOR_CRITIC, cartpole, gymnax_id, small_
 SETTINGS: dict[str, Any] = {"eval_episodes": 2, "tensorboard": False}
 
 Attack = Callable[[Path], dict[str, Any]]
-"""What a file that must not be made -> fields of the agent's spec."""
+"""Path of a file that must not be created -> fields of the agent's spec."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that gadgets make; ``trap`` is a module that can be imported, and then makes it."""
+    """Return the path of a file that attacks would create. ``trap`` is an importable module that creates it on import."""
     mark = tmp_path / "mark"
     (tmp_path / "trap.py").write_text(f"open({str(mark)!r}, 'w')\n\ndef net(*spaces): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -130,7 +130,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 def altered(spec: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """The spec with the attack in it; settings and parts are merged, unless they are for another builder."""
+    """Return the spec with the attack in it. Settings and parts are merged, unless they are for another builder."""
     whole = ("settings", "parts") if "builder" not in change else ()
     merged = {name: {**spec[name], **change[name]} for name in whole if name in change}
     return {**spec, **change, **merged}
@@ -146,20 +146,20 @@ def test_a_spec_runs_nothing(name: str, mark: Path) -> None:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_run_folder_runs_nothing(name: str, mark: Path, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever reads it: with the whole spec, or (load_policy) with the run's spaces instead of its environment."""
+    """For readers of the whole spec, and for load_policy, which uses the run's spaces instead of its environment."""
     folder = mark.with_name("run")
     shutil.copytree(trained, folder)
     config = json.loads((folder / "config.json").read_text())
     config["agent"] = altered(config["agent"], ATTACKS[name](mark))
     (folder / "config.json").write_text(json.dumps(config))
-    if name.startswith("env"):  # a policy needs no environment
+    if name.startswith("env"):  # a policy does not need an environment
         assert jaxrl.load_policy(folder, seed=4).seed == 4
     else:
         with pytest.raises(ValueError):
             jaxrl.load_policy(folder)
     with pytest.raises(ValueError):
         jaxrl.resume(folder, quiet=True)
-    if not name.startswith("env"):  # which takes a second per attack
+    if not name.startswith("env"):  # those take a second per attack
         with pytest.raises(ValueError):
             evaluate_run(folder, EvaluationSettings(episodes=2))
     assert main(["train", "--resume", str(folder), "--quiet"]) == 2
@@ -260,7 +260,7 @@ def test_the_commit_starts_no_program_of_the_repository(tmp_path: Path, monkeypa
     (tmp_path / ".gitattributes").write_text("* filter=mine\n")
     git(["git", "config", "filter.mine.clean", str(program)])
     file.write_text("3")
-    assert len(commit() or "") == 40  # nobody looked for changes
+    assert len(commit() or "") == 40  # changes are not checked
     assert not (tmp_path / "mark").exists()
 
 
@@ -293,7 +293,7 @@ heavy_cart = partial(make_env, "CartPole-v1", gravity=20.0)
 
 @pytest.fixture
 def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of a package that this process has not seen."""
+    """A module of a package that this process has not imported."""
     package = f"foreign{next(NUMBERS)}"
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").touch()
@@ -312,7 +312,7 @@ def test_what_is_trusted_is_imported(nets: str, trust: Any) -> None:
             import_part(f"{nets}:{name}", "model", (package[:-1], f"{package}.net", "jaxrl"))
         agent = jaxrl.build(spec, trust=trust)
         assert agent.spec == spec and isinstance(agent, jaxrl.Agent)
-        assert jaxrl.build(spec).spec == spec  # from here on a part that this process uses
+        assert jaxrl.build(spec).spec == spec  # from here on this process uses the component
 
 
 @pytest.mark.parametrize("name", ["os.system", "os", "getcwd", "actor_critic.__globals__", "net.__call__", "Nets.__subclasses__"])
@@ -347,7 +347,7 @@ REACHING_OUT = ("importlib", "import os", "import sys", "subprocess", "callback"
 
 
 def test_rooms_hold_nothing_that_reaches_out() -> None:
-    """What a room defines may be called with anything, so none of it may touch the world or import by name."""
+    """A package's functions may be called with any arguments, so none of them may have side effects or import by name."""
     for room in ROOMS:
         home = Path(import_module(room).__file__ or "")
         for file in home.parent.rglob("*.py") if home.name == "__init__.py" else [home]:
@@ -382,7 +382,7 @@ def test_trust_is_names(trust: Any, error: type[Exception]) -> None:
 
 
 def test_a_script_goes_on_with_its_own_parts(nets: str, tmp_path: Path) -> None:
-    """What a builder was given in this process needs no trust in it; what else is in the same module does."""
+    """Components passed to a builder in this process need no trust. Other objects in the same module do."""
     spec = small_ppo("CartPole-v1", model=import_module(nets).net).spec
     assert jaxrl.build(json.loads(json.dumps(spec))).spec == spec
     assert modules_outside(spec) == [nets]
@@ -391,14 +391,15 @@ def test_a_script_goes_on_with_its_own_parts(nets: str, tmp_path: Path) -> None:
 
 
 def test_an_environment_object_is_not_looked_for_by_its_name(mark: Path) -> None:
-    """A policy is loaded on an environment that has the name of the run's, and nothing behind it."""
+    """A policy is loaded on an environment that has the name of the run's, and no functions."""
     found = jaxrl.make_env("CartPole-v1")._replace(name="trap:net")
     assert "unimportable" in small_ppo(found).spec["env"] and not mark.exists()
 
 
-# --------------------------------------------------------------------------------------------------- parts that cannot be named
+# ---------------------------------------------------------------------------------------------------- components without a name
 
 
+@pytest.mark.slow
 def test_parts_of_a_script_are_given_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def net(*spaces: Any) -> Any:
         return SMALL_ACTOR_CRITIC(*spaces)
@@ -424,7 +425,7 @@ def test_an_environment_of_the_script_is_named_too(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys.modules["__main__"], "make_mine", lambda: jaxrl.make_env("CartPole-v1"), raising=False)
     spec = small_ppo("__main__:make_mine").spec
     assert unimportable_parts(spec) == {"env": "__main__:make_mine"} and unimportable_parts(cartpole("ppo").spec) == {}
-    assert jaxrl.build(spec).spec == spec  # in this process it is there
+    assert jaxrl.build(spec).spec == spec  # it is known in this process
     assert unimportable_parts(spec | {"env": "gymnasium:__main__:Mine?size=3"}) == {"env": "gymnasium:__main__:Mine?size=3"}
 
 
@@ -438,7 +439,7 @@ def test_only_parts_are_given_again() -> None:
 
 
 def test_an_agent_of_another_version_learns_no_more() -> None:
-    """A setting that its spec lacks would silently be today's default."""
+    """A setting that its spec lacks would silently get today's default."""
     spec = cartpole("dqn").spec
     older = {**spec, "settings": {name: value for name, value in spec["settings"].items() if name not in ("n_step", "adam_eps")}}
     with pytest.raises(ValueError, match=r"lacks n_step, adam_eps: another version of jaxrl wrote it.* with init_from"):

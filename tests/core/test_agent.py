@@ -32,6 +32,7 @@ def batch(agent: Any, size: int = 3) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_a_step_takes_one_state() -> None:
     agent = small_ppo(probes.constant_reward())
     with pytest.raises(
@@ -45,6 +46,7 @@ def test_a_step_takes_one_state() -> None:
     jax.eval_shape(jax.vmap(agent.step), batch(agent))
 
 
+@pytest.mark.slow
 def test_a_step_outside_of_jit_warns_once() -> None:
     whole = small_ppo(probes.constant_reward())
     quick = whole.algorithm._replace(update=lambda learner, rollout: (learner, {}))  # the real one would take seconds
@@ -58,6 +60,7 @@ def test_a_step_outside_of_jit_warns_once() -> None:
         warn_if_eager(state)
 
 
+@pytest.mark.slow
 def test_a_traced_step_does_not_warn() -> None:
     agent = small_ppo(probes.constant_reward())
     states = batch(agent)
@@ -98,6 +101,7 @@ def test_an_agent_is_what_a_builder_makes(wrong: Any, words: str) -> None:
             call()
 
 
+@pytest.mark.slow
 def test_a_step_for_a_device_axis_runs_under_it() -> None:
     agent = small_ppo(probes.constant_reward(), axis_name="d")
     state = jax.tree.map(lambda x: x[0], batch(agent))
@@ -108,9 +112,10 @@ def test_a_step_for_a_device_axis_runs_under_it() -> None:
         small_ppo(probes.constant_reward(), axis_name=3)
 
 
-# ------------------------------------------------------------------------------------------------------------ what evaluate plays
+# ------------------------------------------------------------------------------------------------------------- evaluated episodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [small_ppo, small_dqn])
 def test_states_of_several_seeds_are_no_policy(build: Any) -> None:
     agent = build(probes.action_choice())
@@ -165,7 +170,7 @@ def test_host_environments_say_the_same() -> None:
 
 
 def test_environments_of_other_libraries_are_recognised() -> None:
-    """What works, and the rest of what is told: tests/envs/backends/test_gymnasium_classes.py."""
+    """tests/envs/backends/test_gymnasium_classes.py tests conversions that work, and the rest of the message."""
     for wrong, words in (
         (gymnasium.make("CartPole-v1"), "a single CartPoleEnv: give an id, class or function to make num_envs of them, .*"),
         (gymnax.make("CartPole-v1"), "gymnax's CartPole: give its id"),

@@ -33,7 +33,7 @@ from tests.helpers.agents import (
     assert_new_noise,
     cartpole,
     each_family,
-    every_rule,
+    every_algorithm,
     jitted,
     only_noise,
     run_steps,
@@ -51,31 +51,31 @@ KEY = partial(jax.random.key, 0)
 GAMMA = 0.9
 
 
-def truncation_agent(rule: str, env: Env | HostEnv) -> Agent:
-    return small(rule, env, gamma=GAMMA, learning_rate=0.02)
+def truncation_agent(algorithm: str, env: Env | HostEnv) -> Agent:
+    return small(algorithm, env, gamma=GAMMA, learning_rate=0.02)
 
 
-def values_at_zero(rule: str, agent: Agent, learner: Any) -> np.ndarray:
+def values_at_zero(algorithm: str, agent: Agent, learner: Any) -> np.ndarray:
     """Return V (or Q) of the truncation probe's only observation."""
     inputs = first_input(jnp.zeros((1, 1)), agent.env.action_space, 1)
-    return np.asarray(tiny(rule).value(agent, learner, inputs))
+    return np.asarray(tiny(algorithm).value(agent, learner, inputs))
 
 
 # ---------------------------------------------------------------------------------------------------------------- fused under jit
 
 
-@every_rule
-def test_fused_truncation_bootstraps(rule: str) -> None:
-    agent = truncation_agent(rule, probes.truncation())
+@each_family
+def test_fused_truncation_bootstraps(algorithm: str) -> None:
+    agent = truncation_agent(algorithm, probes.truncation())
     state, metrics = jax.jit(partial(run_iterations, agent))(agent.init(KEY()), 800)
-    np.testing.assert_allclose(values_at_zero(rule, agent, state.learner), 1 / (1 - GAMMA), rtol=0.05)
+    np.testing.assert_allclose(values_at_zero(algorithm, agent, state.learner), 1 / (1 - GAMMA), rtol=0.05)
     assert to_floats(metrics)["charts/episodic_length"] == pytest.approx(5)
 
 
 @each_family
-def test_loops_scans_and_chunks_are_one(rule: str) -> None:
+def test_loops_scans_and_chunks_are_one(algorithm: str) -> None:
     """Five calls of step equal a scan of five, and chunks of two and three, bit for bit."""
-    agent = cartpole(rule)
+    agent = cartpole(algorithm)
     state = agent.init(KEY())
     looped, _ = run_steps(agent, state, 5)
     scanned, _ = jax.jit(lambda s: jax.lax.scan(lambda s, _: agent.step(s), s, length=5))(state)
@@ -93,12 +93,12 @@ STEPS = 5
 
 
 @cache
-def side_by_side(rule: str) -> tuple[Any, list[Any]]:
+def side_by_side(algorithm: str) -> tuple[Any, list[Any]]:
     """Run three seeds with different learning rates in one program.
 
     Return ``(keys, states)`` after 0, 1, … ``STEPS`` iterations.
     """
-    agent, keys = cartpole(rule), jax.random.split(KEY(), len(RATES))
+    agent, keys = cartpole(algorithm), jax.random.split(KEY(), len(RATES))
     init = jax.jit(jax.vmap(lambda key, rate: agent.init(key, {"learning_rate": rate})))
     step = jax.jit(jax.vmap(agent.step))
     states = [init(keys, jnp.array(RATES))]
@@ -108,9 +108,9 @@ def side_by_side(rule: str) -> tuple[Any, list[Any]]:
     return keys, states
 
 
-@every_rule
-def test_seeds_and_hyperparameters_side_by_side_equal_each_alone(rule: str) -> None:
-    agent, (keys, states) = cartpole(rule), side_by_side(rule)
+@each_family
+def test_seeds_and_hyperparameters_side_by_side_equal_each_alone(algorithm: str) -> None:
+    agent, (keys, states) = cartpole(algorithm), side_by_side(algorithm)
     for i, rate in enumerate(RATES):
         solo, metrics = run_steps(agent, agent.init(keys[i], {"learning_rate": rate}), STEPS)
         assert_close(jax.tree.map(lambda x, i=i: x[i], states[-1]), solo)
@@ -118,17 +118,17 @@ def test_seeds_and_hyperparameters_side_by_side_equal_each_alone(rule: str) -> N
     assert jitted(agent.step)._cache_size() == 1
 
 
-@every_rule
-def test_a_learning_rate_is_data(rule: str) -> None:
+@every_algorithm
+def test_a_learning_rate_is_data(algorithm: str) -> None:
     """Train the same seed with two learning rates, in the program compiled for one."""
-    agent = cartpole(rule)
+    agent = cartpole(algorithm)
     low, high = (run_steps(agent, agent.init(KEY(), {"learning_rate": rate}), 3)[0].learner.params for rate in RATES[:2])
     assert any((x != y).any() for x, y in zip(jax.tree.leaves(to_numpy(low)), jax.tree.leaves(to_numpy(high)), strict=True))
 
 
-@every_rule
-def test_seeds_differ_from_the_first_step(rule: str) -> None:
-    _, states = side_by_side(rule)
+@every_algorithm
+def test_seeds_differ_from_the_first_step(algorithm: str) -> None:
+    _, states = side_by_side(algorithm)
     first = states[0]
     moving = {
         "params": [x for path, x in jax.tree.leaves_with_path(first.learner.params) if "kernel" in jax.tree_util.keystr(path)],
@@ -143,12 +143,13 @@ def test_seeds_differ_from_the_first_step(rule: str) -> None:
     assert any((both[0] != both[1]).any() for both in actions)
 
 
-@every_rule
-def test_no_random_number_is_used_twice(rule: str) -> None:
+@every_algorithm
+def test_no_random_number_is_used_twice(algorithm: str) -> None:
     """From ``init`` and the warm-up through two iterations, each random number is drawn only once."""
-    assert not twice(uses_of(cartpole(rule)))
+    assert not twice(uses_of(cartpole(algorithm)))
 
 
+@pytest.mark.slow
 def test_noise_is_new_in_each_row_environment_and_iteration() -> None:
     env = probes.as_box(probes.truncation())
     agent, rollouts = small_ppo(env, model=only_noise), []
@@ -162,6 +163,7 @@ def test_noise_is_new_in_each_row_environment_and_iteration() -> None:
     assert_new_noise(rollouts)
 
 
+@pytest.mark.slow
 def test_environment_parameters_are_data() -> None:
     """One value per environment, or per seed, in one program."""
     agent = small_ppo(probes.truncation())
@@ -180,20 +182,21 @@ def test_environment_parameters_are_data() -> None:
 # ---------------------------------------------------------------------------------------------------------------------- host loop
 
 
+@pytest.mark.slow
 @each_family
-def test_host_loop_truncation_bootstraps(rule: str) -> None:
-    agent = truncation_agent(rule, hosted(probes.truncation()))
+def test_host_loop_truncation_bootstraps(algorithm: str) -> None:
+    agent = truncation_agent(algorithm, hosted(probes.truncation()))
     learner = HostLearner(agent, HostSampler(agent, 0))
     state = learner.init(KEY())
     for _ in range(800):
         state, _ = learner.step(state)
-    np.testing.assert_allclose(values_at_zero(rule, agent, state.learner), 1 / (1 - GAMMA), rtol=0.05)
+    np.testing.assert_allclose(values_at_zero(algorithm, agent, state.learner), 1 / (1 - GAMMA), rtol=0.05)
 
 
 @each_family
-def test_host_loop_gives_the_same_data_as_the_fused_program(rule: str) -> None:
+def test_host_loop_gives_the_same_data_as_the_fused_program(algorithm: str) -> None:
     """On an environment without randomness, whole learner states are bit-equal after the warm-up and five iterations."""
-    fused, host = (small(rule, env) for env in (probes.truncation(), hosted(probes.truncation())))
+    fused, host = (small(algorithm, env) for env in (probes.truncation(), hosted(probes.truncation())))
     state, _ = run_steps(fused, fused.init(KEY()), 5)
     learner = HostLearner(host, HostSampler(host, 0))
     on_host = learner.init(KEY())
@@ -205,8 +208,8 @@ def test_host_loop_gives_the_same_data_as_the_fused_program(rule: str) -> None:
 
 
 @each_family
-def test_host_loop_over_envpool(rule: str) -> None:
-    agent = small(rule, "envpool:CartPole-v1")
+def test_host_loop_over_envpool(algorithm: str) -> None:
+    agent = small(algorithm, "envpool:CartPole-v1")
     learner = HostLearner(agent, HostSampler(agent, 3))
     state = learner.init(KEY())
     before = to_numpy(state.learner.params)
@@ -244,9 +247,10 @@ def _child_run(spec: dict[str, Any], num_steps: int, results: Any) -> None:
     results.put(jax.tree.leaves(to_numpy(state)))
 
 
+@pytest.mark.slow
 @each_family
-def test_spawned_process_rebuilds_from_spec(rule: str) -> None:
-    agent = cartpole(rule)
+def test_spawned_process_rebuilds_from_spec(algorithm: str) -> None:
+    agent = cartpole(algorithm)
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     child = context.Process(target=_child_run, args=(agent.spec, 3, results))
@@ -272,8 +276,8 @@ def _child_saves(spec: dict[str, Any], folder: str, steps: int) -> None:
 
 
 @each_family
-def test_killed_and_restored_goes_on_bit_for_bit(rule: str, tmp_path: Path) -> None:
-    agent = cartpole(rule)
+def test_killed_and_restored_goes_on_bit_for_bit(algorithm: str, tmp_path: Path) -> None:
+    agent = cartpole(algorithm)
     child = multiprocessing.get_context("spawn").Process(target=_child_saves, args=(agent.spec, str(tmp_path), 3))
     child.start()
     child.join(timeout=300)
@@ -285,9 +289,9 @@ def test_killed_and_restored_goes_on_bit_for_bit(rule: str, tmp_path: Path) -> N
     assert_bit_equal(resumed, undisturbed)
 
 
-@every_rule
-def test_saved_and_restored_goes_on_bit_for_bit(rule: str, tmp_path: Path) -> None:
-    agent = cartpole(rule)
+@every_algorithm
+def test_saved_and_restored_goes_on_bit_for_bit(algorithm: str, tmp_path: Path) -> None:
+    agent = cartpole(algorithm)
     state, _ = run_steps(agent, agent.init(KEY()), 2)
     save(tmp_path, state, 2, spec=agent.spec)
     restored, _ = restore(tmp_path, jax.eval_shape(agent.init, KEY()))
@@ -301,6 +305,7 @@ def memory_agent(env: Env | HostEnv, model: Any) -> Agent:
     return small_ppo(env, model=model, num_envs=32, rollout_length=20, num_epochs=4, learning_rate=5e-3, gamma=0.9)
 
 
+@pytest.mark.slow
 def test_gru_remembers_a_cue_and_a_memoryless_network_cannot() -> None:
     results = {}
     for name, model in {"gru": RECURRENT, "memoryless": SMALL_ACTOR_CRITIC}.items():
@@ -311,6 +316,7 @@ def test_gru_remembers_a_cue_and_a_memoryless_network_cannot() -> None:
     assert abs(results["memoryless"]) < 0.25  # chance: four standard errors of 256 coin tosses of ±1
 
 
+@pytest.mark.slow
 def test_gru_remembers_in_the_host_loop() -> None:
     agent = memory_agent(hosted(probes.memory()), RECURRENT)
     learner = HostLearner(agent, HostSampler(agent, 0))

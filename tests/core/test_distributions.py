@@ -364,6 +364,7 @@ def test_tanh_normal_entropy_is_near_the_integral(std: float, error: float) -> N
     assert all(jnp.isfinite(x).all() for x in jax.grad(lambda d: d.entropy().sum())(three))
 
 
+@pytest.mark.slow
 def test_tanh_normal_at_noise_is_a_draw_with_its_log_probability() -> None:
     """A draw has the density that integrates to 1, also if the action rounds to a bound, and its gradient is finite."""
     for mean, std in ((0.4, 0.7), (-1.0, 2.0)):
@@ -409,6 +410,7 @@ ROWS: list[Callable[[], Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ROWS)
 def test_sample_each_depends_on_its_own_row_and_key_alone(make: Callable[[], Any]) -> None:
     d, keys = make(), jax.random.split(jax.random.key(3), 4)
@@ -447,6 +449,7 @@ def test_quantiles_are_the_inverse_of_the_cumulative_distribution() -> None:
     np.testing.assert_array_equal(jax.vmap(d.quantile)(u), [0, 0, 1, 1, 2, 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [362, 4672], ids=["go 19x19", "chess"])
 def test_no_masked_action_is_drawn_from_thousands(n: int) -> None:
     """Also where rounded cumulative sums decrease from one entry to the next. The other actions have the right frequencies."""

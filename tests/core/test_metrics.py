@@ -41,6 +41,7 @@ parts = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(parts)
 def test_merge_reduce_and_identity_are_lawful(parts: list[tuple[np.ndarray, np.ndarray]]) -> None:
@@ -70,6 +71,7 @@ def example() -> Metrics:
     return jax.vmap(jax.vmap(measure))(values, values % 5 != 0)
 
 
+@pytest.mark.slow
 def test_reduce_over_any_axes() -> None:
     open_metrics = example()
     assert_equal(metrics.reduce(metrics.reduce(open_metrics, 1)), metrics.reduce(open_metrics, None))

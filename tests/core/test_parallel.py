@@ -93,7 +93,8 @@ def counting_agent(axis_name: str | None = None, num_counted: int = NUM_ENVS) ->
     return bind(algorithm, env, num_envs=NUM_ENVS, rollout_length=ROWS, hyperparams=Hyperparams(), axis_name=axis_name)
 
 
-def test_a_rule_of_ones_own_is_shared_out_over_devices() -> None:
+@pytest.mark.slow
+def test_an_algorithm_of_ones_own_is_shared_out_over_devices() -> None:
     solo, agent = counting_agent(), counting_agent("d")
     state = solo.init(KEY())
     axes = env_axes(agent, state)
@@ -136,11 +137,11 @@ def test_a_replay_says_which_of_its_axes_are_environments() -> None:
 # ------------------------------------------------------------------------------------------------------------- several devices
 
 
-def one_gradient(rule: str, **settings: Any) -> Agent:
+def one_gradient(algorithm: str, **settings: Any) -> Agent:
     """Return an agent with one gradient per iteration, independent of draws and shuffles: the mean over devices equals the
     whole."""
-    env, sizes = tiny(rule).one_gradient
-    return small(rule, env, **sizes, **settings)
+    env, sizes = tiny(algorithm).one_gradient
+    return small(algorithm, env, **sizes, **settings)
 
 
 def gradient_norm(metrics: Any) -> float:
@@ -151,8 +152,8 @@ def gradient_norm(metrics: Any) -> float:
 
 @each_family
 @pytest.mark.parametrize("mapped", ["shard_map", "shard_map unchecked", "pmap", "vmap"])
-def test_two_devices_have_the_gradient_of_one(rule: str, mapped: str) -> None:
-    alone, agent = one_gradient(rule), one_gradient(rule, axis_name="d")
+def test_two_devices_have_the_gradient_of_one(algorithm: str, mapped: str) -> None:
+    alone, agent = one_gradient(algorithm), one_gradient(algorithm, axis_name="d")
     expected_state, expected = run_steps(alone, alone.init(KEY()), 1)
     state = agent.init(KEY())
     if mapped.startswith("shard_map"):
@@ -172,6 +173,7 @@ def test_two_devices_have_the_gradient_of_one(rule: str, mapped: str) -> None:
     assert_close(after.actor, expected_state.actor)
 
 
+@pytest.mark.slow
 def test_gradient_norm_test_would_notice() -> None:
     """Without the cast, the gradient under shard_map's default checks is twice the true one."""
     mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
@@ -185,10 +187,10 @@ def test_gradient_norm_test_would_notice() -> None:
 
 
 @each_family
-def test_data_parallel_is_an_agent(rule: str) -> None:
+def test_data_parallel_is_an_agent(algorithm: str) -> None:
     """Over two devices the environments have the same trajectories as on one. Algorithms that draw no rows learn the same."""
-    normalising = [name for name in setting_names(rule)[0] if name.startswith("normalize_")]
-    agent = small(rule, "CartPole-v1", **dict.fromkeys(normalising, True))
+    normalising = [name for name in setting_names(algorithm)[0] if name.startswith("normalize_")]
+    agent = small(algorithm, "CartPole-v1", **dict.fromkeys(normalising, True))
     shared = data_parallel(agent, 2)
     state = shared.init(KEY())
     assert_bit_equal(state, agent.init(KEY()))
@@ -206,6 +208,7 @@ def test_data_parallel_is_an_agent(rule: str) -> None:
         assert logs[0] == pytest.approx(logs[1], rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -226,6 +229,7 @@ def test_minibatches_have_to_fit_one_devices_share(settings: dict[str, Any], mes
 # ----------------------------------------------------------------------------------------------------------------------- seeds
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_over_devices_and_shared_out_are_those_alone() -> None:
     """On one device, on two, and on two that share each seed's environments. Hyperparameters may differ per seed."""
     agent, keys = small_ppo("tests.helpers.probes:two_choices", num_minibatches=1), jax.random.split(KEY(), 2)

@@ -26,7 +26,7 @@ from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.user_code import import_algorithm
 from jaxrl.runtime.sweep import read_sweep
 from tests.helpers import probes
-from tests.helpers.agents import Tiny, every_rule, suited, tiny
+from tests.helpers.agents import Tiny, every_algorithm, suited, tiny
 
 OWN = "examples.custom_algorithm:REINFORCE"
 SWEEP = 'algorithm = "{}"\nenv = "CartPole-v1"\ntotal_steps = 64\n[grid]\ngamma = [0.9, 0.95]\nnum_envs = [2, 4]\n'
@@ -41,11 +41,11 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Entry]:
     vars(jaxrl).pop("make_reinforce", None)
 
 
-@every_rule
-def test_an_entry_says_what_its_file_has(rule: str) -> None:
-    entry = ALGORITHMS[rule]
-    settings = {name: value for name, value in tiny(rule).settings.items() if name not in ("model", "critic")}
-    assert entry.name == rule and entry.load().make is getattr(jaxrl, entry.builder)
+@every_algorithm
+def test_an_entry_says_what_its_file_has(algorithm: str) -> None:
+    entry = ALGORITHMS[algorithm]
+    settings = {name: value for name, value in tiny(algorithm).settings.items() if name not in ("model", "critic")}
+    assert entry.name == algorithm and entry.load().make is getattr(jaxrl, entry.builder)
     for env in (probes.action_choice(), probes.target_action()):
         kind = type(env.action_space).__name__
         if kind in entry.actions:
@@ -55,14 +55,14 @@ def test_an_entry_says_what_its_file_has(rule: str) -> None:
                 entry.load().make(env, **settings)
 
 
-@every_rule
-def test_an_entry_names_the_network_of_its_builder(rule: str) -> None:
+@every_algorithm
+def test_an_entry_names_the_network_of_its_builder(algorithm: str) -> None:
     """All arguments of its network can be given."""
-    entry = ALGORITHMS[rule]
-    agent = entry.load().make(suited(rule, "CartPole-v1"), model={"hidden_sizes": (8,), "dtype": "float32"})
+    entry = ALGORITHMS[algorithm]
+    agent = entry.load().make(suited(algorithm, "CartPole-v1"), model={"hidden_sizes": (8,), "dtype": "float32"})
     assert agent.spec["parts"]["model"]["partial"] == {"import": f"jaxrl.models:{entry.network}"}
     with pytest.raises(TypeError, match=f"{entry.network} takes no 'x'. It takes: {', '.join(arguments(entry))}$"):
-        entry.load().make(suited(rule, "CartPole-v1"), model={"x": 1})
+        entry.load().make(suited(algorithm, "CartPole-v1"), model={"x": 1})
 
 
 def arguments(entry: Entry) -> list[str]:
@@ -110,13 +110,13 @@ def test_one_entry_is_found_by_the_tests(registered: Entry, monkeypatch: pytest.
     own = Tiny({"num_envs": 2, "rollout_length": 4}, lambda *given: 0.0, ("CartPole-v1", {}))
     monkeypatch.setitem(sys.modules, "tests.algorithms.test_reinforce", SimpleNamespace(TINY=own))  # type: ignore[misc]
     agents = SimpleNamespace(**runpy.run_path("tests/helpers/agents.py"))
-    assert (*ALGORITHMS,) == agents.RULES and "reinforce" in agents.RULES
-    assert [agents.every_rule.args[1], len(agents.every_builder.args[1])] == [agents.RULES, len(ALGORITHMS)]
+    assert (*ALGORITHMS,) == agents.ALGORITHM_NAMES and "reinforce" in agents.ALGORITHM_NAMES
+    assert [agents.every_algorithm.args[1], len(agents.every_builder.args[1])] == [agents.ALGORITHM_NAMES, len(ALGORITHMS)]
     assert "reinforce" not in agents.REPRESENTATIVES and "ppo" in agents.REPRESENTATIVES  # one per family
     assert agents.cartpole("reinforce").num_envs == 2
 
 
-# ------------------------------------------------------------------------------------------------------- rules of the user's own
+# ------------------------------------------------------------------------------------------------------------- custom algorithms
 
 
 def test_train_and_algos_take_an_entry_of_the_users(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +131,9 @@ def test_train_and_algos_take_an_entry_of_the_users(monkeypatch: pytest.MonkeyPa
     assert "examples.custom_algorithm.make_reinforce(env, *, model=None, " in capsys.readouterr().out
 
 
-def test_a_sweep_file_runs_a_rule_of_the_users_only_if_it_is_trusted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_sweep_file_runs_an_algorithm_of_the_users_only_if_it_is_trusted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(ALGORITHMS, OWN, REINFORCE)
     del ALGORITHMS[OWN]
     (tmp_path / "grid.toml").write_text(SWEEP.format(OWN))

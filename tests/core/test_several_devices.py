@@ -27,10 +27,11 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return {number: {name: x for (which, name), x in listed.items() if which == str(number)} for number in DEVICES}
 
 
-each_rule = pytest.mark.parametrize("found", SETTINGS, indirect=True)
+each_algorithm = pytest.mark.parametrize("found", SETTINGS, indirect=True)
 
 
-@each_rule
+@pytest.mark.slow
+@each_algorithm
 def test_rollouts_are_the_same(found: dict[int, dict[str, np.ndarray]]) -> None:
     """Complete rollouts: actions, ends and counts are equal, floats up to rounding, in three iterations, in this order."""
     names = [name for name in found[1] if name.startswith("rollout ")]
@@ -43,7 +44,7 @@ def test_rollouts_are_the_same(found: dict[int, dict[str, np.ndarray]]) -> None:
             np.testing.assert_allclose(several, one, rtol=tolerance, atol=tolerance, err_msg=f"{number} devices: {name}")
 
 
-@each_rule
+@each_algorithm
 def test_parameters_are_the_same(found: dict[int, dict[str, np.ndarray]]) -> None:
     """After three iterations with one minibatch, or with batches of all rows in replay.
 

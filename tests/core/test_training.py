@@ -106,7 +106,7 @@ def warmed() -> Agent:
     return tally(parrot(), warmup_iterations=2)
 
 
-# -------------------------------------------------------------------------------------------------------------- how many
+# -------------------------------------------------------------------------------------------------- number of iterations
 
 
 @pytest.mark.parametrize("total, expected", [(1, 1), (31, 1), (32, 1), (33, 2), (64, 2), (1000, 32)])
@@ -235,6 +235,9 @@ def test_a_state_that_breaks_stays_what_it_was() -> None:
         carry, metrics = advance(carry, n)
     assert_bit_equal(carry[0], whole)
     assert metrics["charts/valid_rows"].count.tolist() == [32, 0, 0] and metrics["losses/gain"].count.tolist() == [1, 0, 0]
+    (still, alive), metrics = advance((start, jnp.array([False, True, True])), 2)  # a seed that was frozen before
+    assert alive.tolist() == [False, True, True] and metrics["charts/valid_rows"].count.tolist() == [0, 64, 64]
+    assert_bit_equal(jax.tree.map(lambda x: x[0], still), jax.tree.map(lambda x: x[0], start))
 
 
 def test_entries_of_metrics_that_32_bits_cannot_count_are_refused() -> None:

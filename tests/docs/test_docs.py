@@ -1,6 +1,6 @@
-"""What the documentation shows is so: its Python runs, its commands parse, its links and snippets lead somewhere.
+"""The documentation is correct: its Python runs, its commands parse, its links and snippets exist.
 
-``make docs`` builds the site, with warnings and broken links as errors; nothing here needs mkdocs.
+``make docs`` builds the site, with warnings and broken links as errors. These tests do not need mkdocs.
 """
 
 from __future__ import annotations
@@ -84,17 +84,18 @@ def code_free(text: str) -> str:
 
 
 def own_python(page: str) -> list[str]:
-    """The blocks of a page that are not snippets of a file."""
+    """Return the code blocks of a page that are not snippets of a file."""
     return [block for block in blocks(page, "python") if not SNIPPET.search(block)]
 
 
 # index.md: test_readme.py
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if own_python(page) and page != "index.md"])
 def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, as one program, with smaller numbers."""
     monkeypatch.chdir(tmp_path)
     program = ModuleType("docs")
-    monkeypatch.setitem(sys.modules, "docs", program)  # where dataclasses of its own, such as flax's modules, are looked up
+    monkeypatch.setitem(sys.modules, "docs", program)  # where dataclasses, such as flax's modules, are looked up
     names = vars(program)
     for block in own_python(page):
         for big, small in SMALLER.items():
@@ -111,7 +112,7 @@ RUN_FOLDER = re.compile(
 
 
 def test_different_runs_have_different_folders() -> None:
-    """Who follows the README and then the pages never gives one run's folder to another, and finds those that commands read."""
+    """Following the README and then the pages never uses one folder for two runs, and all folders that commands read exist."""
     texts = {**PAGES, "README.md": (ROOT / "README.md").read_text()}
     texts |= {path.name: path.read_text() for path in (ROOT / "examples").glob("*.py")}
     sweeps = PAGES["howto/sweeps.md"]
@@ -120,7 +121,7 @@ def test_different_runs_have_different_folders() -> None:
     }
     for page, text in texts.items():
         for line in text.splitlines():
-            for found in RUN_FOLDER.finditer(line):  # a run that is made longer is the same one
+            for found in RUN_FOLDER.finditer(line):  # a run that is made longer is the same run
                 folder = next(filter(None, found.groups()))
                 made.setdefault(folder, set()).add((page, re.sub(r"total_steps=\w+", "", line)))
     assert len(made) > 20 and not {folder: runs for folder, runs in made.items() if len(runs) > 1}
@@ -145,7 +146,7 @@ def test_snippets_are_whole_files_that_tests_run() -> None:
 
 
 def commands() -> list[tuple[str, str]]:
-    """``(page, command line)``: of all shell blocks, and of code within the text that begins with jaxrl."""
+    """Return ``(page, command line)`` of all shell blocks, and of inline code that begins with jaxrl."""
     found = []
     for page, text in PAGES.items():
         found += [(page, line) for block in blocks(page, "bash") for line in block.splitlines() if line.strip()]
@@ -165,7 +166,7 @@ def test_a_command_line_names_what_there_is(page: str, line: str, monkeypatch: p
         command = args[0]
         if command == "COMMAND":
             return
-        if command == "launch":  # what follows the dashes is a command of its own
+        if command == "launch":  # a command follows the dashes
             own, args = divided(args)
             assert {arg for arg in own if arg.startswith("--")} <= flags_of("launch") | {"--help"}, line
             if not args or args[0].endswith(".py"):
@@ -175,7 +176,7 @@ def test_a_command_line_names_what_there_is(page: str, line: str, monkeypatch: p
         for own in [name for name in args[1:2] if command in ("train", "algos") and ":" in name]:
             monkeypatch.setitem(ALGORITHMS, own, import_object(own))
         if command == "train" and {*args[1:2]} & {*ALGORITHMS} and args[2:] != ["--help"]:
-            options, _ = parse(args[1], args[2:])  # exits where a flag or a value is wrong
+            options, _ = parse(args[1], args[2:])  # exits if a flag or a value is wrong
             assert options.env
         else:
             assert {arg for arg in args if arg.startswith("--")} <= flags_of(command) | {"--help"}, line
@@ -289,7 +290,7 @@ def pairs(programs: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]
 
 
 def test_what_is_wide_scrolls_in_a_box_of_its_own() -> None:
-    """Or it makes the page wider than a phone, or runs into the column beside it."""
+    """Otherwise it would make the page wider than a phone, or overlap the next column."""
     table, code = "<table>\n<tr><td>1</td></tr>\n</table>", '<table class="highlighttable"></table>'
     block, inline = '<math xmlns="m" display="block"><mi>x</mi></math>', '<math xmlns="m" display="inline"><mi>x</mi></math>'
     boxed = [f'<div class="scroll">{wide}</div>' for wide in (table, block)]
@@ -310,7 +311,7 @@ def test_equations_become_mathml() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_nothing_is_left_to_fill_in(page: str) -> None:
-    """Every mark for the build is understood, every line of code that is referred to exists once."""
+    """Every mark for the build is known, and every line of code that is referred to exists once."""
     text = hooks.on_page_markdown(PAGES[page]) if page != "command-line.md" else PAGES[page]
     assert "[code:" not in text and not hooks.MEASURED.search(text)
     assert page == "command-line.md" or "<!-- help" not in text
@@ -325,11 +326,11 @@ def test_a_line_of_code_is_found_once() -> None:
             hooks.code_link("ppo", text)
 
 
-# ------------------------------------------------------------------------------------------ for people from other libraries
+# ------------------------------------------------------------------------------------------------- names of other libraries
 
 
 def table(heading: str) -> list[list[str]]:
-    """The rows of the table below a heading of names.md, as cells; each of ours comes first."""
+    """Return the rows of the table below a heading of names.md, as cells. The first cell is jaxrl's name."""
     section = PAGES["names.md"].partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")]
     assert len(rows) > 5 and all(len(row) == len(rows[0]) for row in rows), heading
@@ -338,12 +339,12 @@ def table(heading: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("title", re.findall("^## Settings of (.+)$", PAGES["names.md"], re.MULTILINE))
 def test_settings_in_the_table_of_names_exist(title: str) -> None:
-    (rule,) = (name for name, entry in ALGORITHMS.items() if entry.title == title)
-    structure, data = setting_names(rule)
+    (algorithm,) = (name for name, entry in ALGORITHMS.items() if entry.title == title)
+    structure, data = setting_names(algorithm)
     for ours, *theirs in table(f"Settings of {title}"):
         (name,) = re.findall(r"`(\w+)`", ours)
         assert name in {*structure, *data}, name
-        for cell in theirs:  # one name in place of another is what an error says too
+        for cell in theirs:  # an error gives the same name as the table
             if (other := re.fullmatch(r"`(\w+)`", cell)) and other[1] not in {*structure, *data}:
                 assert (found := translate_alias(other[1], {*structure, *data})) and found[0] == name, cell
         assert all(re.search(r"`\w+|^–$|^always$|^a wrapper$", cell) for cell in theirs), theirs
@@ -361,7 +362,7 @@ def test_functions_in_the_table_of_names_exist() -> None:
 
 
 def test_algorithms_in_the_table_of_names_are_settings_here() -> None:
-    """And what they are, the command line says too."""
+    """The command line gives the same settings."""
     for theirs, ours, _ in table("Algorithms"):
         for name in theirs.split(", "):
             found = known_as(name)
@@ -378,27 +379,28 @@ def test_environments_in_the_table_of_names_exist() -> None:
 
 
 OF_A_RUN = {*OF_EVALUATIONS, *FIRST_COLUMNS, *LOGGED, *OF_WORKERS, CUT_ROWS}
-"""The log keys that no algorithm writes; ``test_run`` and ``test_samplers`` hold that there are no more."""
+"""Log keys that no algorithm writes. ``test_run`` and ``test_samplers`` check that this list is complete."""
 
 
 @cache
-def logged_by(rule: str) -> set[str]:
-    agent = cartpole(rule)
+def logged_by(algorithm: str) -> set[str]:
+    agent = cartpole(algorithm)
     return set(jax.eval_shape(lambda key: agent.step(agent.init(key))[1], jax.random.key(0)))
 
 
 def keys_in(page: str) -> set[str]:
-    """The log keys in the first column of a page's tables."""
+    """Return the log keys in the first column of a page's tables."""
     return set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE))
 
 
-@pytest.mark.parametrize("rule", ALGORITHMS)
-def test_the_page_of_an_algorithm_has_what_it_logs(rule: str) -> None:
-    common, own = keys_in((DOCS / "log-keys.md").read_text()), keys_in(hooks.logged(ALGORITHMS[rule]))
-    assert not logged_by(rule) - common - own and not own & common
-    assert not own - logged_by(rule)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_page_of_an_algorithm_has_what_it_logs(algorithm: str) -> None:
+    common, own = keys_in((DOCS / "log-keys.md").read_text()), keys_in(hooks.logged(ALGORITHMS[algorithm]))
+    assert not logged_by(algorithm) - common - own and not own & common
+    assert not own - logged_by(algorithm)
 
 
+@pytest.mark.slow
 def test_the_page_of_log_keys_has_all_and_no_other() -> None:
     page = PAGES["log-keys.md"]
     assert keys_in(page) == OF_A_RUN.union(*map(logged_by, ALGORITHMS))
@@ -425,7 +427,7 @@ def test_links_lead_somewhere(page: str) -> None:
         assert "://" not in target, f"{target}: pages fetch nothing, and name no address that could change"
         file, _, anchor = target.partition("#")
         path = (DOCS / page).parent / file if file else DOCS / page
-        if path.parent == DOCS / hooks.CURVES:  # the build takes them from where the benchmarks leave them
+        if path.parent == DOCS / hooks.CURVES:  # the build takes them from the benchmarks' folder
             path = hooks.PICTURES / path.name
         found = os.path.relpath(path, DOCS)
         assert found in PAGES or path.is_file(), target
@@ -443,7 +445,7 @@ def test_every_page_is_in_the_navigation_or_linked_from_the_page_of_algorithms()
 
 @pytest.mark.parametrize("page", [page for page in PAGES if not page.endswith("-source.md")])
 def test_a_page_opens_with_what_it_is_for(page: str) -> None:
-    """A title, and then one or two sentences before any table, code or picture."""
+    """A page begins with a title and one or two sentences, before any table, code or picture."""
     text = re.sub(r"^---\n.*?\n---\n", "", PAGES[page], flags=re.DOTALL).strip()
     title, _, rest = text.partition("\n")
     opening = rest.strip().partition("\n\n")[0].replace("\n", " ")
@@ -452,7 +454,7 @@ def test_a_page_opens_with_what_it_is_for(page: str) -> None:
 
 
 def resolve(name: str) -> Any:
-    """The object of a dotted name."""
+    """Return the object with a dotted name."""
     parts = name.split(".")
     for size in range(len(parts), 0, -1):
         try:

@@ -1,4 +1,4 @@
-"""Each example runs, in short form, and says what it should."""
+"""Each example runs, in short form, and prints the expected output."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
@@ -74,5 +75,6 @@ def test_every_example_is_tried() -> None:
     }
 
 
+@pytest.mark.slow
 def test_population_based_training_is_short() -> None:
     assert len((EXAMPLES / "population_based_training.py").read_text().splitlines()) < 80

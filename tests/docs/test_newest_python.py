@@ -1,15 +1,16 @@
-"""The second interpreter of `.ci/run`, and its quarter of the tests."""
+"""The second interpreter of `.ci/run`, and its part of the tests."""
 
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.conftest import IN_EACH_QUARTER, in_quarter, pytest_collection_modifyitems
+from tests.conftest import IN_EACH_PART, in_part, part, pytest_collection_modifyitems
 from tests.helpers.newest_python import newest_python
 
 
@@ -29,9 +30,9 @@ def test_the_newest_that_starts_is_found(tmp_path: Path, monkeypatch: pytest.Mon
     assert newest_python(beside=(3, 11)) is None
     older = fake(shell, "python3.12", "echo 3 12 1")
     assert newest_python(beside=(3, 11)) == str(older)
-    fake(shell, "python3.14", "exit 127")  # a door of pyenv's to what is not chosen
+    fake(shell, "python3.14", "exit 127")  # pyenv's shim of a version that is not selected
     fake(shell, "python3.15", "echo")  # not a release
-    fake(shell, "python3", "echo 3 99 0")  # another name for one of these
+    fake(shell, "python3", "echo 3 99 0")  # another name of one of these
     assert newest_python(beside=(3, 11)) == str(older)
     fake(shell, "pyenv", f"echo {pyenv}")
     fake(pyenv / "versions" / "3.9.18" / "bin", "python", "echo 3 9 18")
@@ -41,22 +42,30 @@ def test_the_newest_that_starts_is_found(tmp_path: Path, monkeypatch: pytest.Mon
     assert newest_python(beside=(3, 13)) == str(older)
 
 
+@pytest.mark.slow
 def test_this_python_is_not_beside_itself() -> None:
     found = newest_python()
     assert found is None or f"python{sys.version_info[0]}.{sys.version_info[1]}" != Path(found).resolve().name
 
 
-def test_four_quarters_are_all_tests() -> None:
-    groups = [*IN_EACH_QUARTER, *(f"test_{i}" for i in range(11)), "ppo", "ppo"]
-    quarters = [in_quarter(i, groups) for i in range(4)]
-    assert set().union(*quarters) == set(groups)
-    own = [group for quarter in quarters for group in quarter if group not in IN_EACH_QUARTER]
-    assert sorted(own) == sorted({*groups} - {*IN_EACH_QUARTER})  # each once
-    assert all(set(IN_EACH_QUARTER) <= set(quarter) for quarter in quarters)
-    assert max(map(len, quarters)) - min(map(len, quarters)) <= 1
+@pytest.mark.parametrize("count", [4, 8])
+def test_the_parts_together_are_all_tests(count: int) -> None:
+    groups = [*IN_EACH_PART, *(f"test_{i}" for i in range(11)), "ppo", "ppo"]
+    parts = [in_part(i, count, groups) for i in range(count)]
+    assert set().union(*parts) == set(groups)
+    others = [group for part in parts for group in part if group not in IN_EACH_PART]
+    assert sorted(others) == sorted({*groups} - {*IN_EACH_PART})  # each once
+    assert all(set(IN_EACH_PART) <= set(part) for part in parts)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_the_option_chooses_a_quarter() -> None:
+@pytest.mark.parametrize("text", ["4/4", "-1/4", "3", "1/x", ""])
+def test_a_part_that_is_not_there_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="must be NUMBER/COUNT"):
+        part(text)
+
+
+def test_the_option_chooses_a_part() -> None:
     class Item:
         def __init__(self, name: str) -> None:
             self.path, self.marks = Path(f"{name}.py"), list[Any]()
@@ -64,13 +73,16 @@ def test_the_option_chooses_a_quarter() -> None:
         def add_marker(self, mark: Any) -> None:
             self.marks.append(mark.mark)
 
+        def get_closest_marker(self, name: str) -> Any:
+            return None
+
         def iter_markers(self, name: str) -> Any:
             return (mark for mark in self.marks if mark.name == name)
 
     names, left_out = ["test_a", "test_a", "test_b", "test_packed_scan", "test_z"], list[Any]()
     hook = SimpleNamespace(pytest_deselected=lambda items: left_out.extend(items))
     items: Any = [Item(name) for name in names]
-    config: Any = SimpleNamespace(getoption=lambda name: {"quarter": 0}[name], hook=hook)
+    config: Any = SimpleNamespace(getoption=lambda name: {"part": (0, 4)}[name], hook=hook)
     pytest_collection_modifyitems(config, items)
     assert [item.path.stem for item in items] == ["test_a", "test_a", "test_packed_scan"]
     assert [item.path.stem for item in left_out] == ["test_b", "test_z"]

@@ -1,4 +1,4 @@
-"""The way from the source tree to a user's environment: sdist, wheel from that sdist, clean environment. Needs no network."""
+"""From the source tree to a user's environment: sdist, wheel from that sdist, clean environment. Needs no network."""
 
 import configparser
 import email
@@ -29,7 +29,7 @@ class Built(NamedTuple):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """`python -m build` makes the wheel from the unpacked sdist, never from the tree."""
+    """Build sdist and wheel. `python -m build` makes the wheel from the unpacked sdist, never from the tree."""
     out = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT, cwd=out)
     (sdist,) = out.glob("*.tar.gz")
@@ -39,7 +39,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def sdist_names(built: Built) -> set[str]:
-    """The files of the sdist, without the folder `jaxrl-<version>/` that holds them."""
+    """Return the files of the sdist, without the folder `jaxrl-<version>/`."""
     with tarfile.open(built.sdist) as archive:
         return {name.partition("/")[2] for name in archive.getnames()}
 
@@ -52,14 +52,14 @@ def wheel_names(built: Built) -> set[str]:
 
 @pytest.fixture(scope="module")
 def clean_bin(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scripts folder of a fresh environment that holds the wheel, and borrows the dependencies of the running one."""
+    """Return the scripts folder of a new environment with the wheel, which uses the dependencies of the running one."""
     home = tmp_path_factory.mktemp("clean")
     venv.create(home, symlinks=True)
     paths = sysconfig.get_paths(scheme="venv", vars={"base": str(home), "platbase": str(home)})
     scripts, packages = Path(paths["scripts"]), Path(paths["purelib"])
     run(sys.executable, "-m", "pip", "--python", scripts / "python", "install", "--no-deps", "--no-index", built.wheel, cwd=home)
-    # A folder named in a .pth file is searched, but its own .pth files are not read: the checkout, which an editable
-    # install names in one, stays out of sight.
+    # A folder in a .pth file is searched, but its .pth files are not read. So the checkout, which an editable install names in
+    # one, is not found.
     (packages / "dependencies.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
     return scripts
 
@@ -68,6 +68,7 @@ def source_files(folder: str) -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*.py")}
 
 
+@pytest.mark.slow
 def test_sdist_holds_every_source_file_and_neither_root_link(sdist_names: set[str]) -> None:
     assert source_files("jaxrl") | source_files("tests") <= sdist_names
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "jaxrl/py.typed"} <= sdist_names
@@ -83,7 +84,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel_names: set[str]) -> None
 def test_root_links_lead_into_the_package() -> None:
     for room in ("algorithms", "envs"):
         link = ROOT / room
-        if not link.is_symlink():  # an unpacked sdist has none
+        if not link.is_symlink():  # an unpacked sdist is not a link
             assert not link.exists()
         else:
             assert link.readlink() == Path("jaxrl", room)
@@ -102,9 +103,10 @@ def test_wheel_metadata(built: Built, wheel_names: set[str]) -> None:
     assert scripts["console_scripts"]["jaxrl"] == "jaxrl.runtime.cli.main:run_and_exit"
 
 
+@pytest.mark.slow
 def test_clean_environment_imports_the_wheel(clean_bin: Path, built: Built, tmp_path: Path) -> None:
     program = "import jaxrl, jaxrl.algorithms.ppo as ppo; print(jaxrl.__version__); print(ppo.__file__)"
-    # -I: neither PYTHONPATH nor the working folder may lend the checkout.
+    # -I: the checkout must not be found through PYTHONPATH or the working folder.
     version, file = run(clean_bin / "python", "-I", "-c", program, cwd=tmp_path).split("\n")[:2]
     assert Path(file).is_relative_to(clean_bin.parent)
     assert not Path(file).is_relative_to(ROOT)

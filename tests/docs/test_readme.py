@@ -1,4 +1,4 @@
-"""What the README and the first page show runs: their Python in order, their command lines, with smaller numbers."""
+"""The README and the first page are correct: their Python runs in order, and their command lines run, with smaller numbers."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     names: dict[str, Any] = {}
     for block in blocks(README, "python"):
         exec(compile(block, "README.md", "exec"), names)
-        assert capsys.readouterr().out, block  # whoever tries it sees that something happened
+        assert capsys.readouterr().out, block  # users must see that something happened
     assert names["returns"].shape[0] == 8 and names["action"] in (0, 1)
     assert (tmp_path / "runs/ppo/learning_curve.png").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_python_of_the_first_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for number, block in enumerate(blocks(FIRST_PAGE, "python")):
         exec(compile(block, "index.md", "exec"), names)
         assert capsys.readouterr().out or number == 1 or number > 4, block  # the second block's output is printed by the fourth
-        if "jaxrl.save(" in block:  # goes on where it stopped when it is run again
+        if "jaxrl.save(" in block:  # resumes when it is run again
             exec(compile(block, "index.md", "exec"), names)
     assert names["info"].step == 1 and int(names["state"].iteration) == 2
     assert names["rates"].shape == (3,) and names["action"] in (0, 1)
@@ -64,8 +65,9 @@ SHELL = "".join(block for text in (README, FIRST_PAGE) for block in blocks(text,
 COMMANDS = [line for line in SHELL.splitlines() if line.startswith("jaxrl ")]
 
 
+@pytest.mark.slow
 def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """In order, since some look at what others leave."""
+    """In order, since some read the output of others."""
     monkeypatch.chdir(tmp_path)
     for command in COMMANDS:
         short = ["--total-steps", "2048"] if "--env" in command and "--total-steps" not in command else []
@@ -103,7 +105,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_a_release_in_the_changelog_is_short() -> None:
-    """And the first one is the version that is being made."""
+    """The first one is the version in development."""
     _, *releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert max(len(release.splitlines()) for release in releases) <= 40
     assert releases[0].partition("\n")[0] in (f"Unreleased ({jaxrl.__version__.partition('.dev')[0]})", jaxrl.__version__)
@@ -121,7 +123,7 @@ def test_the_settings_of_the_speed_table_are_those_of_the_benchmark() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_first_page_says_which_jaxrl_this_is(page: str) -> None:
-    """There was another one before."""
+    """An older library has the same name."""
     assert "not the older `jaxrl` of Ilya Kostrikov" in (ROOT / page).read_text()[:1500]
 
 

@@ -234,6 +234,7 @@ def test_an_environment_of_main_has_no_id(monkeypatch, my_envs):
     assert describe_env(make_env("__main__:corridor")) is None
 
 
+@pytest.mark.slow
 def test_the_example_is_an_environment_and_learns(monkeypatch):
     examples = ROOT / "examples"
     monkeypatch.syspath_prepend(examples)
@@ -258,6 +259,7 @@ def test_a_missing_package_is_named(monkeypatch, package):
     assert not any(name.startswith(package) for name in list_envs())
 
 
+@pytest.mark.slow
 def test_import_is_lazy_and_validation_starts_no_backend(my_envs, tmp_path):
     program = f"""
         import sys

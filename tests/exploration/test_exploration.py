@@ -14,7 +14,7 @@ from gymnasium import spaces
 from jaxrl.distributions import MASKED
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.action_noise import normal_each, uniform_of
-from jaxrl.exploration.epsilon_greedy import epsilon_greedy
+from jaxrl.exploration.epsilon_greedy import epsilon_greedy, spread_epsilon
 from jaxrl.spaces.action_scaling import from_environment, to_environment
 
 KEY = partial(jax.random.key, 0)
@@ -99,3 +99,11 @@ def test_each_row_draws_by_its_own_key() -> None:
     q_values, keys = jax.random.normal(KEY(), (6, 4)), jax.random.split(KEY(), 6)
     run = jit(lambda q_values, keys: epsilon_greedy(q_values, None, jnp.float32(0.8), keys))
     np.testing.assert_array_equal(run(q_values[2:4], keys[2:4]), run(q_values, keys)[2:4])
+
+
+def test_exploration_rates_are_spread_over_the_environments() -> None:
+    """ε_i = ε^(1 + α·i / (N − 1)) (Horgan et al. 2018), for any of the N environments in any order."""
+    env_id = np.array([7, 0, 3], np.int32)
+    rates = spread_epsilon(jnp.float32(0.4), 7.0, jnp.asarray(env_id), 8)
+    np.testing.assert_allclose(rates, 0.4 ** (1 + 7 * env_id / 7), rtol=1e-5)
+    assert spread_epsilon(jnp.float32(0.4), 0.0, jnp.asarray(env_id), 8).shape == ()

@@ -59,8 +59,8 @@ class Tiny(NamedTuple):
 
 
 @cache
-def tiny(rule: str) -> Tiny:
-    return importlib.import_module(f"tests.algorithms.test_{rule}").TINY
+def tiny(algorithm: str) -> Tiny:
+    return importlib.import_module(f"tests.algorithms.test_{algorithm}").TINY
 
 
 def outputs_of(agent: Agent, learner: Any, inputs: StepInput) -> Any:
@@ -69,40 +69,40 @@ def outputs_of(agent: Agent, learner: Any, inputs: StepInput) -> Any:
     return model.apply(learner.params, (), inputs)[1]
 
 
-def suited(rule: str, env: str | Env | HostEnv) -> Any:
+def suited(algorithm: str, env: str | Env | HostEnv) -> Any:
     """Convert an environment with Discrete actions for the small agent of an algorithm."""
-    if not tiny(rule).boxed:
+    if not tiny(algorithm).boxed:
         return env
     return f"tests.helpers.probes:boxed?id={quote(env, safe='')}" if isinstance(env, str) else as_box(env)
 
 
-def gymnax_id(rule: str) -> str:
+def gymnax_id(algorithm: str) -> str:
     """Return the id of an environment whose actions the algorithm supports without conversion."""
-    return "CartPole-v1" if "Discrete" in ALGORITHMS[rule].actions else "Pendulum-v1"
+    return "CartPole-v1" if "Discrete" in ALGORITHMS[algorithm].actions else "Pendulum-v1"
 
 
-def small(rule: str, env: str | Env | HostEnv, **settings: Any) -> Agent:
-    return ALGORITHMS[rule].load().make(suited(rule, env), **{**tiny(rule).settings, **settings})
+def small(algorithm: str, env: str | Env | HostEnv, **settings: Any) -> Agent:
+    return ALGORITHMS[algorithm].load().make(suited(algorithm, env), **{**tiny(algorithm).settings, **settings})
 
 
 small_ppo, small_dqn = partial(small, "ppo"), partial(small, "dqn")
 
 
-RULES = tuple(ALGORITHMS)
+ALGORITHM_NAMES = tuple(ALGORITHMS)
 REPRESENTATIVES = tuple({entry.family: name for name, entry in reversed(ALGORITHMS.items())}.values())
 """The first algorithm of each family."""
 
-every_rule = pytest.mark.parametrize("rule", RULES)
-every_builder = pytest.mark.parametrize("build", [pytest.param(partial(small, rule), id=rule) for rule in RULES])
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHM_NAMES)
+every_builder = pytest.mark.parametrize("build", [pytest.param(partial(small, name), id=name) for name in ALGORITHM_NAMES])
 each_family = pytest.mark.parametrize(
-    "rule", [pytest.param(rule, marks=() if rule in REPRESENTATIVES else pytest.mark.slow) for rule in RULES]
+    "algorithm", [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.slow) for name in ALGORITHM_NAMES]
 )
 """For tests of the code that runs an algorithm, not of the algorithm. ``make test-all`` runs all algorithms."""
 
 
 @cache
-def cartpole(rule: str) -> Agent:
-    return small(rule, "CartPole-v1")
+def cartpole(algorithm: str) -> Agent:
+    return small(algorithm, "CartPole-v1")
 
 
 @cache

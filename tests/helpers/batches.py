@@ -121,17 +121,17 @@ class Odd(Batch):
 
 
 class Once(Batch):
-    """Fails once, in the first call of ``what``."""
+    """Fails once, in the first call of ``operation``."""
 
-    def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, mark: Path, what: str = "step") -> None:
+    def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, mark: Path, operation: str = "step") -> None:
         super().__init__(num_envs, seed, first_id)
-        self.mark, self.what = mark, what
+        self.mark, self.operation = mark, operation
         self.fail("open")
 
-    def fail(self, what: str) -> None:
-        if what == self.what and (self.number[0] == 0) and not self.mark.exists():
+    def fail(self, operation: str) -> None:
+        if operation == self.operation and (self.number[0] == 0) and not self.mark.exists():
             self.mark.touch()
-            raise KeyError(what)
+            raise KeyError(operation)
 
     def reset(self) -> Any:
         self.fail("reset")

@@ -1,7 +1,7 @@
-"""Deliberate breaks of the package, each of which a named test file of ``make test`` must notice.
+"""Deliberate mistakes in the package. A named test file of ``make test`` must notice each of them.
 
 ``python -m tests.helpers.breaks [NUMBER ...]`` applies them one by one to a copy of the working tree, runs the file, and lists
-those that survive. It takes about 20 minutes. Run it before and after tests are cut.
+those that survive. It takes about 20 minutes. Run it before and after removing tests.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ BREAKS = (
     Break(
         "optimize/minibatches.py", "pmean(mean(centred**2), axis_name) + 1e-8", "mean(centred**2) + 1e-8", "core/test_parallel"
     ),
-    Break("algorithms/ppo.py", "target=advantage + value", "target=advantage", "algorithms/test_ppo_loss"),
+    Break("algorithms/ppo.py", "target=advantage + value", "target=advantage", "algorithms/test_ppo"),
     Break("algorithms/ppo.py", "- hp.ent_coef * entropy", "+ hp.ent_coef * entropy", "algorithms/test_ppo_loss"),
-    Break("algorithms/ppo.py", "outside & (clipped > error)", "clipped > error", "algorithms/test_ppo_settings"),
+    Break("algorithms/ppo.py", "outside & (clipped > error)", "clipped > error", "algorithms/test_ppo_loss"),
     Break("algorithms/common/q_learning.py", "(first + index + 1) %", "(first + index) %", "algorithms/test_dqn"),
     Break(
         "algorithms/common/critic_ensemble.py",
@@ -81,7 +81,7 @@ BREAKS = (
     ),
     Break("training.py", "goes_on = alive & is_finite", "goes_on = is_finite", "core/test_training"),
     Break("runtime/checkpoint/manifest.py", "if digest_found != digest:", "if False:", "runtime/checkpoint/test_checkpoint"),
-    Break("runtime/checkpoint/manifest.py", "info.run != run", "False", "runtime/checkpoint/test_ownership"),
+    Break("runtime/checkpoint/manifest.py", "info.run != run", "False", "runtime/training_loop/test_odd_folders"),
     Break(
         "runtime/actors/dispatcher.py",
         "self.restarts > self.max_restarts",
@@ -89,7 +89,10 @@ BREAKS = (
         "runtime/actors/test_actors_faults",
     ),
     Break(
-        "runtime/training_loop/session.py", "np.where(self.diverged, np.nan, values)", "values", "runtime/training_loop/test_run"
+        "runtime/training_loop/session.py",
+        "np.where(self.diverged, np.nan, values)",
+        "values",
+        "runtime/training_loop/test_resume",
     ),
     Break("settings/validation.py", "x > self.low if self.open_low else x >= self.low", "x >= self.low", "builder/test_config"),
     Break(
@@ -102,21 +105,21 @@ BREAKS = (
 
 
 def apply(mistake: Break, package: Path) -> str:
-    """Make the mistake in a copy of the package. Return the file's text before it.
+    """Make the mistake in a copy of the package. Return the file's previous text.
 
     Raises:
-      ValueError: the text to replace is not there exactly once.
+      ValueError: The text to replace does not occur exactly once.
     """
     path = package / mistake.file
     text = path.read_text(encoding="utf-8")
     if text.count(mistake.old) != 1:
-        raise ValueError(f"{mistake.file} holds {mistake.old!r} {text.count(mistake.old)} times: give a text that is there once")
+        raise ValueError(f"{mistake.file} holds {mistake.old!r} {text.count(mistake.old)} times; it must occur exactly once")
     path.write_text(text.replace(mistake.old, mistake.new), encoding="utf-8")
     return text
 
 
 def notices(mistake: Break, tree: Path) -> bool:
-    """Return whether the named test file fails."""
+    """Return True if the named test file fails."""
     environment = os.environ | {"PYTHONPATH": str(tree), "XLA_FLAGS": fast_flags()}
     tests = str(tree / "tests" / f"{mistake.noticed_by}.py")
     markers = "not learning and not chaos and not slow and not gpu"
@@ -125,7 +128,7 @@ def notices(mistake: Break, tree: Path) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try the breaks of these numbers, or all. Return how many survived."""
+    """Try the mistakes with these numbers, or all. Return the number of survivors."""
     chosen = [int(argument) for argument in arguments] or range(len(BREAKS))
     survived = 0
     with tempfile.TemporaryDirectory() as folder:

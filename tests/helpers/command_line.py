@@ -1,4 +1,4 @@
-"""The command line in a process of its own, for tests that interrupt and read it."""
+"""The command line in a separate process, for tests that interrupt and read it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num
 
 def start(*args: str, **settings: Any) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", CACHE_VARIABLE: ""}
-    given = {"env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
-    return subprocess.Popen([sys.executable, *args], **given)
+    options = {"env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
+    return subprocess.Popen([sys.executable, *args], **options)
 
 
 def wait_for(path: Path, process: subprocess.Popen[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Code run by a new interpreter."""
+"""Run code in a new interpreter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.helpers.paths import ROOT
 
 
 def in_fresh_python(code: str) -> Any:
-    """Return what ``code`` leaves in ``result``, run by a new interpreter in which nothing is imported."""
+    """Run ``code`` in a new interpreter, in which nothing is imported. Return its variable ``result``."""
     script = f"import json, sys\n{code}\nprint(json.dumps(result))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

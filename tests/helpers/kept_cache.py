@@ -17,12 +17,12 @@ DAYS = 14
 """Largest age of an entry. Programs change with the code, and old entries are not deleted otherwise."""
 
 
-def kept_cache(now: float) -> Path:
+def kept_cache(current_time: float) -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = base / "jaxrl" / "tests" / f"jaxlib-{version('jaxlib')}-{processor()}"
     folder.mkdir(parents=True, exist_ok=True)
     for entry in folder.iterdir():
-        if entry.is_file() and now - entry.stat().st_mtime > DAYS * 86_400:
+        if entry.is_file() and current_time - entry.stat().st_mtime > DAYS * 86_400:
             entry.unlink(missing_ok=True)
     return folder
 

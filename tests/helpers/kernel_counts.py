@@ -22,6 +22,6 @@ def count_now() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    now = count_now()
-    FILE.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+    counts = count_now()
+    FILE.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
     print(FILE.read_text(encoding="utf-8"), end="")

@@ -82,9 +82,9 @@ def twice(found: Sequence[Use]) -> list[str]:
 
     Deriving the same key twice is not an error.
     """
-    drawn, made = (_blocks(use for use in found if use.how == how) for how in (DRAWN, MADE))
+    drawn, derived = (_blocks(use for use in found if use.how == how) for how in (DRAWN, MADE))
     blocks, count = np.unique(drawn, return_counts=True)
-    again, both = blocks[count > 1], np.intersect1d(blocks, made)
+    again, both = blocks[count > 1], np.intersect1d(blocks, derived)
     wrong = [f"{key:016x} is drawn from twice" for key in np.unique(again["key"])]
     return wrong + [f"{key:016x} is drawn from, and keys are made of the same numbers" for key in np.unique(both["key"])]
 
@@ -134,11 +134,11 @@ def _numbers(jaxpr: Any) -> list[Any]:
 
 def _plainly(jaxpr: Any, eqns: list[Any], known: dict[Any, Any]) -> dict[Any, Any]:
     """Evaluate some equations as a separate program. Return their outputs."""
-    made = [x for eqn in eqns for x in eqn.outvars]
-    own = set(made)
-    needed = [*dict.fromkeys(x for eqn in eqns for x in eqn.invars if not isinstance(x, Literal) and x not in own)]
-    part = ClosedJaxpr(jaxpr.replace(constvars=[], invars=needed, outvars=made, eqns=eqns), ())
-    return dict(zip(made, jaxpr_as_fun(part)(*[known[x] for x in needed]), strict=True))
+    outputs = [x for eqn in eqns for x in eqn.outvars]
+    internal = set(outputs)
+    needed = [*dict.fromkeys(x for eqn in eqns for x in eqn.invars if not isinstance(x, Literal) and x not in internal)]
+    part = ClosedJaxpr(jaxpr.replace(constvars=[], invars=needed, outvars=outputs, eqns=eqns), ())
+    return dict(zip(outputs, jaxpr_as_fun(part)(*[known[x] for x in needed]), strict=True))
 
 
 def _is_random(eqn: Any) -> bool:
@@ -161,14 +161,14 @@ def _call(eqn: Any, values: Sequence[Any]) -> tuple[list[Any], list[Use]]:
 def _scan(eqn: Any, values: Sequence[Any]) -> tuple[list[Any], list[Use]]:
     body, (consts, carried), names = parameter(eqn, "jaxpr"), scan_arguments(eqn), list[str]()
 
-    def one(carry: Any, x: Any) -> Any:
+    def iteration(carry: Any, x: Any) -> Any:
         results, found = _run(body, [*values[:consts], *carry, *x])
         names[:] = [use.how for use in found]
         return results[:carried], (results[carried:], [use[1:] for use in found])
 
     start, xs = list(values[consts : consts + carried]), list(values[consts + carried :])
     how = {name: parameter(eqn, name) for name in ("length", "reverse")}
-    last, (stacked, found) = jax.lax.scan(one, start, xs, **how)
+    last, (stacked, found) = jax.lax.scan(iteration, start, xs, **how)
     return [*last, *stacked], [Use(how, *use) for how, use in zip(names, found, strict=True)]
 
 

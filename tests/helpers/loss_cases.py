@@ -18,7 +18,7 @@ N, FEATURES = 14, 3
 
 
 def linear_model(discrete: bool) -> Model:
-    """Outputs that NumPy computes as easily: logits or means x·W, and values x·v."""
+    """Model with outputs that are easy to compute in NumPy: logits or means x·W, and values x·v."""
 
     def apply(params: Any, carry: Any, inputs: Any) -> Any:
         out = inputs.obs @ params["w"]

@@ -28,7 +28,7 @@ def check_orthogonal(kernel: Any) -> None:
 
 
 def sequence(action_space: spaces.Space, seed: int = 0) -> StepInput:
-    """[T, B]; environment 0 starts at row 3, 1 at row 0, and 2 nowhere."""
+    """Return inputs [T, B]. Environment 0 starts at row 3, 1 at row 0, and 2 never."""
     rng = np.random.default_rng(seed)
     is_first = jnp.zeros((T, B), bool).at[3, 0].set(True).at[0, 1].set(True)
     action = rng.integers(4, size=(T, B)) if action_space is DISCRETE else rng.normal(size=(T, B, 2))
@@ -40,7 +40,7 @@ BOARD = spaces.Box(0, 1, (10, 10, 4), np.float32)
 
 
 def values_for(tree: Any, seed: int = 0) -> Any:
-    """Small random numbers for (shapes of) parameters: quicker to have than orthogonal ones."""
+    """Return small random numbers for (shapes of) parameters, which are faster to draw than orthogonal ones."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape, scale=0.2), x.dtype), tree)
 

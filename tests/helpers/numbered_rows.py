@@ -1,4 +1,4 @@
-"""Rows with numbers for content, for tests of replay."""
+"""Numbered rows for tests of replay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL = np.arange(ENVS)
 
 
 class Numbered(NamedTuple):
-    """Rows that can be told apart: ``number`` counts rows, ``name`` holds row and environment."""
+    """Distinct rows: ``number`` counts rows, ``name`` holds row and environment."""
 
     number: Any
     name: Any

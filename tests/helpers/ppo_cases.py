@@ -1,4 +1,4 @@
-"""A PPO small enough to follow by hand."""
+"""PPO on cases that are small enough to compute by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sgd(hyperparams: Any) -> optax.GradientTransformation:
 
 
 def one_rollout(agent: Agent) -> Callable[[AgentState], Rollout]:
-    """The rollout that the next step would learn from."""
+    """Return a function that computes the rollout of the next step."""
 
     def roll(state: AgentState) -> Rollout:
         env_id, key = jnp.arange(agent.num_envs, dtype=jnp.int32), jax.random.fold_in(state.key, state.iteration)
@@ -41,14 +41,14 @@ def one_rollout(agent: Agent) -> Callable[[AgentState], Rollout]:
 
 
 def weighted_params(params: Any, batch: Batch) -> Any:
-    """Half the squared norm of all parameters, and what the minibatch holds."""
+    """Compute half the squared norm of all parameters, and log facts about the minibatch."""
     names = batch.inputs.obs[..., 0]
     half = 0.5 * sum((x**2).sum() for x in jax.tree.leaves(params))
     return half, {"names": names.sum(), "squares": (names**2).sum(), "size": jnp.float32(names.size)}
 
 
 def whole_batch(extra: bool = False, **settings: Any) -> Agent:
-    """One gradient step per iteration, by plain gradient descent."""
+    """Build an agent with one gradient step per iteration, by plain gradient descent."""
     losses = (weighted_params,) if extra else ()
     sizes = {"num_epochs": 1, "num_minibatches": 1, "learning_rate": 0.1, "gamma": 0.9, "optimizer": sgd}
     return small_ppo(probes.memory(), extra_losses=losses, **{**sizes, **settings})
@@ -56,7 +56,7 @@ def whole_batch(extra: bool = False, **settings: Any) -> Agent:
 
 @cache
 def sample() -> tuple[AgentState, Rollout]:
-    """A state and the rollout that its next step would learn from, for any agent on this environment."""
+    """Return a state and the rollout of its next step, valid for any agent on this environment."""
     agent = whole_batch()
     state = jit(agent.init)(KEY())
     rollout = one_rollout(agent)(state)
@@ -69,7 +69,7 @@ def small_model(env: Env) -> Model:
 
 
 def clock() -> Env:
-    """The observation is 50 + 5·time, the reward time²; cut after ``params.every`` steps, or 3. No randomness."""
+    """The observation is 50 + 5·time, the reward time². Truncated after ``params.every`` steps, or 3. No randomness."""
 
     def observe(time: Any) -> Any:
         return (50.0 + 5.0 * time.astype(jnp.float32))[None]

@@ -56,11 +56,11 @@ class Learnt(NamedTuple):
 
 
 def learner_of(
-    rule: str, env: Env, iterations: int, seen: Any = SEEN, train: Any = run_iterations, **settings: Any
+    algorithm: str, env: Env, iterations: int, seen: Any = SEEN, train: Any = run_iterations, **settings: Any
 ) -> Callable[..., Learnt]:
     """Return (key, env_params) -> ``Learnt``, by an agent with 16 environments after ``iterations`` that ``train`` runs."""
     sizes = {"num_envs": 16, "rollout_length": 4, "gamma": GAMMA, "learning_rate": 0.02, "max_grad_norm": 10.0}
-    agent = small(rule, env, **{**sizes, **settings})
+    agent = small(algorithm, env, **{**sizes, **settings})
     model = SMALL_ACTOR_CRITIC(env.observation_space, env.action_space)
 
     def run(key: Any, env_params: Any) -> Learnt:
@@ -106,9 +106,9 @@ PROBES: dict[str, tuple[Callable[[], Env], Callable[[Learnt], None]]] = {
 """Name -> probe, and a check of the learnt values."""
 
 
-def learn_probes(rule: str, iterations: int, **settings: Any) -> dict[str, Learnt]:
+def learn_probes(algorithm: str, iterations: int, **settings: Any) -> dict[str, Learnt]:
     """Learn all ``PROBES``, each by a separate agent, in one program."""
-    run = learner_of(rule, probe_set(*(make() for make, _ in PROBES.values())), iterations, **settings)
+    run = learner_of(algorithm, probe_set(*(make() for make, _ in PROBES.values())), iterations, **settings)
     batch = jax.jit(jax.vmap(run, in_axes=(None, 0)), compiler_options=COMPILE_FAST)
     results = to_numpy(batch(jax.random.key(0), jnp.arange(len(PROBES))))
     return {name: Learnt(*(x[i] for x in results)) for i, name in enumerate(PROBES)}

@@ -1,4 +1,4 @@
-"""Records of three seeds, as trackers get them."""
+"""Records of three seeds, as passed to trackers."""
 
 from __future__ import annotations
 

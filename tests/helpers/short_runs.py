@@ -1,4 +1,4 @@
-"""Short runs into a folder, and the states that they end in."""
+"""Short runs into a folder, and their final states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrl.types import Agent
 
 
 def at(iteration: int, do: Callable[[], Any]) -> Callable[[Chunk], None]:
-    """``on_chunk`` that does something once the run has come to an iteration."""
+    """Return an ``on_chunk`` that calls ``do`` once the run has reached an iteration."""
 
     def on_chunk(chunk: Chunk) -> None:
         if chunk.iteration == iteration:
@@ -24,6 +24,7 @@ def at(iteration: int, do: Callable[[], Any]) -> Callable[[Chunk], None]:
 
 
 def train(agent: Agent, out: Path | None, total_steps: int = 32 * 12, **settings: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """Chunks of two iterations, evaluated every four; a checkpoint after each chunk that the background has time for."""
-    given = {"chunk_iterations": 2, "eval_every": 4, "eval_episodes": 3, "seeds": [3, 5], "quiet": True, "tensorboard": False}
-    return run(agent, total_steps, out=out, **{**given, "checkpoint_every": 1e-6, **settings})
+    """Run chunks of two iterations, evaluated every four, with a checkpoint after each chunk if the background thread has
+    time."""
+    defaults = {"chunk_iterations": 2, "eval_every": 4, "eval_episodes": 3, "seeds": [3, 5], "quiet": True, "tensorboard": False}
+    return run(agent, total_steps, out=out, **{**defaults, "checkpoint_every": 1e-6, **settings})

@@ -13,7 +13,7 @@ NOTHING = np.zeros(4, int)
 
 
 def at(environment: int, how: str) -> np.ndarray:
-    """Actions by which one environment of four goes wrong."""
+    """Return actions at which one environment of four fails."""
     return np.where(np.arange(4) == environment, ACTIONS[how], 0)
 
 
@@ -26,5 +26,5 @@ def numbers(envs: Any) -> list[int]:
 
 
 def shared(envs: Processes) -> list[bool]:
-    """Whether the answers of processes lie in memory."""
+    """Return, for each process, True if its answers are in shared memory."""
     return [not part._is_own for part in envs._parts]

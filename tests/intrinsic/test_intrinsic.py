@@ -116,6 +116,7 @@ def started() -> RNDState:
     return part().init(KEY(), B)
 
 
+@pytest.mark.slow
 def test_bonus_statistics_and_advantages_are_numpys() -> None:
     """Over a warm-up and two rollouts: rewards use the statistics from before, and sums continue over resets and rollouts."""
     oracle, state = Oracle(), started()
@@ -220,7 +221,7 @@ def test_pictures_and_dictionaries_are_encoded_by_their_kind() -> None:
     assert state.target["params"]["torso"]["minatar_board"]
 
 
-# ----------------------------------------------------------------------------------------------------------- in a learning rule
+# -------------------------------------------------------------------------------------------------------------- in an algorithm
 
 
 @cache
@@ -241,6 +242,7 @@ def test_without_one_nothing_is_there() -> None:
     assert not any("intrinsic" in name or "rnd" in name for name in jax.eval_shape(plain.step, state)[1])
 
 
+@pytest.mark.slow
 def test_it_is_part_of_the_state_and_logged() -> None:
     state, metrics = after_steps()
     assert isinstance(state.learner, ExploringLearner) and agent().algorithm.warmup_iterations == 1
@@ -260,7 +262,7 @@ def test_its_advantages_are_added_and_what_the_value_learns_stays() -> None:
     assert_bit_equal(after._replace(advantage=before.advantage), before)
 
 
-def test_a_rule_sees_raw_rewards_and_the_advantages_of_before_learning() -> None:
+def test_an_algorithm_sees_raw_rewards_and_the_advantages_of_before_learning() -> None:
     """With an intrinsic reward whose advantage is its state, the number of rollouts learnt from.
 
     Those of the warm-up do not count.
@@ -290,7 +292,7 @@ def test_a_rule_sees_raw_rewards_and_the_advantages_of_before_learning() -> None
     assert to_floats(metrics) == {"charts/state": B + 1} and algorithm.gradients is algorithm.apply is None
 
 
-def test_what_a_rule_keeps_of_its_own_stays_its_own() -> None:
+def test_what_an_algorithm_keeps_of_its_own_stays_its_own() -> None:
     """The coefficient of PPO's penalty, which changes with the policy, and noise that is held for some rows."""
     box = {"hold_noise": 2, "surrogate": "kl", "num_epochs": 1, "intrinsic": partial(rnd, **SMALL)}
     one = small_ppo("Pendulum-v1", **box)
@@ -300,6 +302,7 @@ def test_what_a_rule_keeps_of_its_own_stays_its_own() -> None:
     assert isinstance(after.learner.inner, PenaltyState) and len(jax.tree.leaves(after.learner.rest)) == 1
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_are_those_alone() -> None:
     alone = [agent().init(key) for key in jax.random.split(KEY(), 2)]
     states = jax.tree.map(lambda *x: jnp.stack(x), *alone)
@@ -309,6 +312,7 @@ def test_seeds_side_by_side_are_those_alone() -> None:
     assert_close(jax.tree.map(lambda x: x[1], both), run_steps(agent(), alone[1], 1)[0])
 
 
+@pytest.mark.slow
 def test_two_devices_learn_what_one_does() -> None:
     state, rollout = part().observe(started(), rollout_of(0), None), rollout_of(1)
     rollout = rollout._replace(env_id=np.arange(B))
@@ -359,7 +363,7 @@ def test_a_reward_that_is_never_found_by_chance_is_found() -> None:
     assert found["PPO"] <= 1 and found["PPO with RND"] >= 6
 
 
-# -------------------------------------------------------------------------------------------------------------------- bad input
+# ------------------------------------------------------------------------------------------------------------ invalid arguments
 
 
 def wrong(**functions: Any) -> Any:
@@ -417,8 +421,9 @@ def test_a_wrong_one_is_refused_when_the_agent_is_built(given: Any, error: type,
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("rule", ["a2c", "reinforce"])
-def test_every_on_policy_rule_takes_it_and_extra_losses(rule: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["a2c", "reinforce"])
+def test_every_on_policy_algorithm_takes_it_and_extra_losses(algorithm: str) -> None:
     """The advantages of the bonus and the extra loss change one gradient step."""
 
     def decay(params: Any, rollout: Rollout) -> Any:
@@ -428,7 +433,7 @@ def test_every_on_policy_rule_takes_it_and_extra_losses(rule: str) -> None:
         learn = lambda state, rollout, *rest: (jnp.full_like(rollout.reward, 3.0), state, {"charts/bonus": jnp.float32(3)})  # noqa: E731
         return Intrinsic(lambda key, num_envs: jnp.zeros(()), lambda state, *rest: state, learn)
 
-    make = partial(small, rule, "CartPole-v1", optimizer=optax.sgd(1.0), rollout_length=4, normalize_advantages=False)
+    make = partial(small, algorithm, "CartPole-v1", optimizer=optax.sgd(1.0), rollout_length=4, normalize_advantages=False)
     plain, decayed, drawn = make(), make(extra_losses=decay), make(intrinsic=fixed)
     state = plain.init(KEY())
     (before, _), (after, metrics) = (run_steps(each, state, 1) for each in (plain, decayed))

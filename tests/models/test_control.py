@@ -1,4 +1,4 @@
-"""Policies and action-values: what they are given, what they give, and what is refused."""
+"""Policies and action-values: inputs, outputs and errors."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def test_vectors_have_the_papers_width_and_images_their_encoders() -> None:
     assert widths(SEEN["x"]) == [256, 256] and widths(SEEN) == [128]
 
 
+@pytest.mark.slow
 def test_dropout_drops_where_a_key_is_given_and_only_there() -> None:
     seen = spaces.Box(-1, 1, (3,), np.float32)
     model = action_value(seen, BOX, hidden_sizes=(64,), dropout=0.5, layer_norm=True)

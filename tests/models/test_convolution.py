@@ -1,4 +1,4 @@
-"""Convolutions by slices: those of flax's layer, in values and gradients."""
+"""Convolutions by slices equal flax's layer, in values and gradients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def params_of(size: int, channels: int, features: int, *lead: int) -> Any:
 
 
 def values_and_gradients(layer: nn.Module, params: Any, x: Any) -> Any:
-    """What the layer gives, and the gradients of a loss of it, of its parameters and of the input."""
+    """Return the layer's output, and the gradients of a loss of it with respect to parameters and input."""
 
     def loss(params: Any, x: Any) -> Any:
         out = layer.apply(params, x)
@@ -57,9 +57,10 @@ def assert_close(ours: Any, theirs: Any, tolerance: float = 1e-5) -> None:
         np.testing.assert_allclose(one, other, atol=tolerance * max(1, np.abs(other).max()), rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape, size, stride, padding", SIZES)
 def test_the_layer_is_flaxs(shape: tuple[int, ...], size: int, stride: int, padding: str) -> None:
-    """Alone, and of two seeds side by side; its parameters have flax's names and shapes, so that saved ones serve."""
+    """Alone, and for two seeds under vmap. Its parameters have flax's names and shapes, so saved ones can be used."""
     x, (ours, theirs) = drawn(*shape, seed=2), both(size, stride, padding)
     made = nn.meta.unbox(ours.init(jax.random.key(0), x))
     assert jax.tree.map(jnp.shape, made) == jax.tree.map(jnp.shape, dict(theirs.init(jax.random.key(0), x)))
@@ -75,7 +76,7 @@ def test_the_layer_is_flaxs(shape: tuple[int, ...], size: int, stride: int, padd
 
 
 def test_many_images_are_cut_part_by_part() -> None:
-    """In the gradient of a program for a CPU, which keeps no slices; also over seeds."""
+    """In the gradient of a program for a CPU, which stores no slices. Also over seeds."""
     x, kernel = drawn(2, PART, 5, 5, 2), drawn(2, 3, 3, 2, 4, seed=1) / 3
 
     def run(method: str, x: Any, kernel: Any) -> Any:
@@ -88,7 +89,7 @@ def test_many_images_are_cut_part_by_part() -> None:
 
 
 def test_half_precision_is_flaxs() -> None:
-    """Both round sums to 8 bits of mantissa, each in an order of its own."""
+    """Both round sums to 8 bits of mantissa, in different orders."""
     x, layers = drawn(2, 12, 12, 3, seed=2), both(8, 4, "VALID", "bfloat16")
     params = params_of(8, 3, 5)
     ours, theirs = (jit(lambda p, x, layer=layer: layer.apply(p, x))(params, x) for layer in layers)
@@ -96,6 +97,7 @@ def test_half_precision_is_flaxs() -> None:
     assert_close(ours, theirs, 2**-7)
 
 
+@pytest.mark.slow
 def test_leading_axes_are_kept() -> None:
     x, kernel = drawn(2, 3, 9, 8, 2), drawn(4, 4, 2, 5, seed=1)
     slices, plain = (jit(lambda x, method=method: convolution(x, kernel, 2, method))(x) for method in ("slices", "convolution"))
@@ -105,7 +107,7 @@ def test_leading_axes_are_kept() -> None:
 
 
 def test_the_gradient_of_a_program_for_a_cpu_has_no_convolution() -> None:
-    """XLA's falls back to plain loops there. A first layer's input, which needs no gradient, is not cut twice."""
+    """XLA uses slow loops for it there. The first layer's input needs no gradient, and is not cut twice."""
     x, kernel = drawn(3, 9, 8, 2), drawn(4, 4, 2, 5, seed=1)
 
     def program(platform: str, **settings: Any) -> str:
@@ -118,7 +120,7 @@ def test_the_gradient_of_a_program_for_a_cpu_has_no_convolution() -> None:
 
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
 def test_side_by_side_each_has_its_own(axes: tuple[int | None, int | None]) -> None:
-    """One kernel of many inputs, or several, whose gradients go each to its own."""
+    """One kernel with many inputs, or several kernels, each with its gradient."""
     x, kernel = drawn(2, 3, 9, 8, 2), drawn(2, 4, 4, 2, 5, seed=1)
     given = tuple(array if axis == 0 else array[0] for array, axis in zip((x, kernel), axes, strict=True))
 

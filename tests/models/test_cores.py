@@ -1,4 +1,4 @@
-"""Recurrent networks against NumPy, over the ends of episodes, and in all their shapes; and what layers compute in."""
+"""Recurrent networks against NumPy, over ends of episodes and in all shapes, and the dtypes of layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZE = 5
 
 
 def made(make: Any, space: spaces.Space = OBSERVATION, actions: spaces.Space = DISCRETE, **settings: Any) -> tuple[Model, Any]:
-    """A model and random parameters, biases too."""
+    """Return a model and random parameters, including biases."""
     model = make(space, actions, **{"hidden_sizes": (6,), "core_size": SIZE, **settings})
     key = jax.eval_shape(lambda: jax.random.key(0))
     return model, values_for(jax.eval_shape(model.init, key, example_input(space, actions)))
@@ -86,12 +86,12 @@ KINDS = [
 
 @pytest.mark.parametrize("make, settings", KINDS)
 def test_an_unroll_over_ends_is_one_unroll_per_episode(make: Any, settings: dict[str, Any]) -> None:
-    """And repeated steps; the row before an end has no say in what follows it."""
+    """Also repeated steps. The rows before an end have no influence on those after it."""
     model, params = made(make, **settings)
     inputs = sequence(DISCRETE)
     start = jax.tree.map(lambda x: jax.random.normal(jax.random.key(5), x.shape), model.initial_carry(B))
     last, whole = jit(model.unroll)(params, start, inputs)
-    # A product over another number of rows may be rounded the other way, which is 2**-8 of a number of 8 bits.
+    # Products over another number of rows may round differently, by 2**-8 of a number with 8 bits.
     tolerance = 2**-8 if settings.get("dtype") == "bfloat16" else 1e-4
     close = partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
 
@@ -130,7 +130,7 @@ def test_ppo_trains_them(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("core", ["gru", "lstm"])
-def test_a_core_is_refused_where_a_rule_learns_from_rows(core: str) -> None:
+def test_a_core_is_refused_where_an_algorithm_learns_from_rows(core: str) -> None:
     with pytest.raises(TypeError, match="DQN learns from single rows, so its model must be memoryless"):
         small_dqn(probes.action_choice(), model=partial(q_network, core=core))
 
@@ -148,7 +148,7 @@ def test_separate_cores_have_nothing_in_common() -> None:
     assert all(leaf.any() for leaf in jax.tree.leaves((gradient["critic"], gradient["value_head"])))
 
 
-# --------------------------------------------------------------------------------------------------------- parameters that stay
+# ------------------------------------------------------------------------------------------------------- stable parameter names
 
 
 BEFORE = {
@@ -176,9 +176,10 @@ def test_networks_of_vectors_have_the_parameters_that_checkpoints_hold(name: str
         assert found["params/encoder/hidden_0/kernel"].shape == (3 + 4 + 1, 64)
 
 
-# ---------------------------------------------------------------------------------------------------------- how layers compute
+# ------------------------------------------------------------------------------------------------------------ dtypes of layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make, space, settings",
     [
@@ -227,7 +228,7 @@ def test_layer_norm_comes_before_the_activation() -> None:
 
 
 def test_whole_numbers_are_looked_up() -> None:
-    """One vector for each value, from where the space starts; chosen by the space's size, or by the argument."""
+    """One vector for each value, starting at the space's lowest. Chosen by the space's size, or by the argument."""
     space = spaces.MultiDiscrete([[2, 3], [2, 4]], start=[[1, 0], [0, -1]])
     model, params = made(q_network, space, hidden_sizes=(), embedding_size=3)
     x = np.array([[[1, 2], [1, -1]], [[2, 0], [0, 2]]])

@@ -1,4 +1,4 @@
-"""Networks over images: which one is chosen, and that each is its paper's, against NumPy."""
+"""Networks over images: the default choice, and equality with their papers, against NumPy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def count(params: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-# ---------------------------------------------------------------------------------------------------------- which network
+# ----------------------------------------------------------------------------------------------------- choice of network
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_is_no_image_keeps_its_two_layers(shape: tuple[int, ...], dtype: An
 
 
 def test_envpools_atari_has_natures_network_by_default() -> None:
-    """It would have had a layer of 28,224 × 64."""
+    """Otherwise it would have a layer of 28,224 × 64."""
     agent = small_ppo("envpool:Pong-v5", model=None)
     params = state_shapes(agent).learner.params["params"]
     assert params["torso"]["nature"]["conv_0"]["kernel"].shape == (8, 8, 4, 32)
@@ -96,11 +96,11 @@ def test_shared_and_separate() -> None:
     assert set(shapes(actor_critic, spaces.Box(-1, 1, (3,), np.float32), shared=True)) == {"torso", "policy", "value"}
 
 
-# ------------------------------------------------------------------------------------------------------------ their papers
+# ------------------------------------------------------------------------------------------------------------------ papers
 
 
 def test_sizes_of_the_published_networks() -> None:
-    """Nature's of Pong; IMPALA's of Procgen, as Cobbe et al. 2020 train it; and MinAtar's DQN."""
+    """Nature's network on Pong, IMPALA's on Procgen as in Cobbe et al. 2020, and MinAtar's DQN."""
     assert count(shapes(q_network, FRAMES)) == 1_687_206
     assert count(shapes(actor_critic, PICTURE, spaces.Discrete(15), encoder="impala")) == 626_256
     small = shapes(q_network, FRAMES, encoder="mnih2013")["torso"]  # 16 of 8×8 by 4, 32 of 4×4 by 2, 256 units
@@ -111,7 +111,7 @@ def test_sizes_of_the_published_networks() -> None:
 
 
 def convolved(x: np.ndarray, layer: Any, stride: int = 1, padding: int = 0) -> np.ndarray:
-    """[N, H, W, C] by windows, in NumPy."""
+    """Convolve [N, H, W, C] by windows, in NumPy."""
     kernel, bias = np.asarray(layer["kernel"]), np.asarray(layer["bias"])
     x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[:2], axis=(1, 2))[:, ::stride, ::stride]
@@ -165,7 +165,7 @@ def test_networks_are_those_of_their_papers(module: Any, reference: Any, shape: 
 
 
 def test_boards_have_the_same_function_on_every_platform() -> None:
-    """Slices and a matmul, a convolution, NumPy; and their gradients."""
+    """Slices and a matmul, a convolution, and NumPy, with gradients."""
     rng = np.random.default_rng(2)
     x, kernel = jnp.float32(rng.normal(size=(2, 3, 10, 10, 4))), jnp.float32(rng.normal(size=(3, 3, 4, 16)))
     weight = jnp.float32(rng.normal(size=(2, 3, 8, 8, 16)))
@@ -189,7 +189,7 @@ def test_boards_have_the_same_function_on_every_platform() -> None:
 
 
 def test_the_platform_chooses_how_boards_are_convolved() -> None:
-    """Where the program is compiled for, so that the choice costs nothing when it runs; over seeds and in gradients too."""
+    """The platform that the program is compiled for decides, so the choice costs no time. Over seeds and in gradients too."""
     x, kernels = jnp.zeros((5, 10, 10, 4)), jnp.zeros((2, 3, 3, 4, 16))
     loss = lambda kernel, x, method: (board_convolution(x, kernel, method) ** 2).sum()  # noqa: E731
 
@@ -220,7 +220,7 @@ def test_kernels_of_convolutions_begin_orthogonal_over_seeds() -> None:
 
 
 def outputs(space: spaces.Box, x: Any, **settings: Any) -> Any:
-    """Q-values with the same parameters, whatever the layout of the image."""
+    """Return Q-values with the same parameters for any layout of the image."""
     model = q_network(space, DISCRETE, encoder="minatar", hidden_sizes=(8,), **settings)
     inputs = first_input(jnp.asarray(x), DISCRETE, 2)
     params = values_for(jax.eval_shape(model.init, jax.random.key(0), inputs))
@@ -251,7 +251,7 @@ def test_a_picture_in_grey_is_one_of_a_single_channel() -> None:
     assert shapes(q_network, grey)["torso"]["nature"]["conv_0"]["kernel"].shape == (8, 8, 1, 32)
 
 
-# ---------------------------------------------------------------------------------------------------------------- bad input
+# -------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize("make", [actor_critic, q_network])

@@ -1,4 +1,4 @@
-"""Dense layers: x·W + b, in value and in every derivative."""
+"""Dense layers: x·W + b, values and all derivatives."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_half_precision_stays_half() -> None:
 
 
 def test_no_product_of_the_gradient_contracts_its_rows_on_a_cpu() -> None:
-    """XLA has no fast product for a transposed left side there; the plain layer has one such, and a reduction for the bias."""
+    """XLA has no fast product for a transposed left side there. The plain layer has one, and a reduction for the bias."""
     for outputs, reductions in ((64, 0), (2, 1)):
         args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((128, 64), (64, outputs), (outputs,))]
         for layer, slow, reduced in ((plain, 1, 1), (dense_layer, 0, reductions)):
@@ -72,7 +72,7 @@ def test_no_product_of_the_gradient_contracts_its_rows_on_a_cpu() -> None:
     [(135, 17, 17, 0), (136, 17, 17, 1), (64, 256, 1, 1), (65, 256, 1, 1)],
 )
 def test_each_form_of_the_gradient_is_the_plain_layers(rows: int, inputs: int, outputs: int, reductions: int) -> None:
-    """Eight rows for each output, and 16,384 numbers for one output, are where another form begins."""
+    """The form of the gradient changes at eight rows per output, and at 16,384 numbers for one output."""
     rng = np.random.default_rng(0)
     args = [jnp.float32(rng.normal(size=size)) for size in ((rows, inputs), (inputs, outputs), outputs)]
     ours, theirs = (jax.jit(jax.grad(partial(loss, layer), (0, 1, 2))).lower(*args).compile() for layer in (dense_layer, plain))

@@ -1,4 +1,4 @@
-"""Networks: their initialisation, unrolling, what they see of each space, and masks."""
+"""Networks: initialisation, unrolling, inputs from each space, and masks."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ from tests.helpers.networks import BOX, DISCRETE, OBSERVATION, B, T, check_ortho
 SHAPES = [(8, 8), (64, 64), (4, 64), (64, 4), (1, 8), (8, 1), (1, 1), (3, 3, 2, 5)]
 
 
+@pytest.mark.slow
 def test_kernels_are_orthogonal_times_their_gain() -> None:
-    """Over eight keys at once, as eight seeds do; a leaf without this initialiser stays as it is, a matrix too."""
+    """Over eight keys at once, as for eight seeds. Leaves without this initialiser do not change, even matrices."""
     given = {str(shape): OrthogonalKernel(jnp.zeros(shape), 2.0) for shape in SHAPES}
     given |= {"bias": jnp.arange(3.0), "sigma": jnp.full((3, 3), 0.5)}
     keys = jax.random.split(jax.random.key(0), 8)
@@ -72,7 +73,7 @@ def test_kernels_prefer_no_direction_and_are_independent() -> None:
 
 
 class Mixed(nn.Module):
-    """Layers that want orthogonal kernels, and some that do not, in a network of a user's own."""
+    """A user's network, in which some layers have orthogonal kernels."""
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
@@ -106,7 +107,7 @@ def singular_values(kernel: Any) -> np.ndarray:
 
 
 def test_layers_start_with_the_scales_of_the_field() -> None:
-    """√2 in hidden layers, 0.01 for the policy, 1 for values, zero biases, and a deviation of 1."""
+    """√2 in hidden layers, 0.01 for the policy, 1 for values, zero biases, and a standard deviation of 1."""
     params = init(BOX)[1]["params"]
     for layer, scale in (
         (params["actor"]["hidden_0"], math.sqrt(2)),
@@ -172,10 +173,10 @@ def test_the_carry_restarts_with_the_episode() -> None:
     other_carry = jnp.ones((B, 8))
     base = gru_values(inputs)
     np.testing.assert_array_equal(gru_values(other_past)[3:, 0], base[3:, 0])  # row 3 is a first row
-    assert (gru_values(other_past)[3:, 2] != base[3:, 2]).all()  # no first row: the past shines through
+    assert (gru_values(other_past)[3:, 2] != base[3:, 2]).all()  # no first row: the past has an effect
     np.testing.assert_array_equal(gru_values(inputs, other_carry)[:, 1], base[:, 1])
     assert (gru_values(inputs, other_carry)[:, 2] != base[:, 2]).all()
-    # A first row starts exactly where a fresh environment starts.
+    # A first row starts exactly as a new environment does.
     model, _ = init(DISCRETE, **GRU)
     np.testing.assert_array_equal(model.initial_carry(5), jnp.zeros((5, 8)))
     fresh = jax.tree.map(lambda x: x[3:], inputs)
@@ -201,7 +202,7 @@ def test_who_sees_the_previous_action_and_reward(settings: dict[str, Any], sees:
         assert bool((unroll(changed) != unroll(inputs)).any()) == sees
     first = inputs._replace(is_first=jnp.ones((T, B), bool))
     other = first._replace(prev_action=(first.prev_action + 1) % 4)
-    np.testing.assert_array_equal(unroll(first), unroll(other))  # no action came before: not even action 0
+    np.testing.assert_array_equal(unroll(first), unroll(other))  # there was no previous action, not even action 0
 
 
 def test_q_network() -> None:
@@ -255,7 +256,7 @@ ENCODINGS = [
 
 
 def as_value(space: spaces.Space, plain: Any) -> Any:
-    """Plain numbers as a value of ``space``, of the types that JAX gives it."""
+    """Return plain numbers as a value of ``space``, with JAX's dtypes."""
     if isinstance(space, spaces.Dict):
         return {name: as_value(part, plain[name]) for name, part in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -336,17 +337,18 @@ OF_MASKS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", OF_MASKS)
 def test_a_mask_that_forbids_everything_is_none(name: str) -> None:
-    """As at a last observation, of which Q-values are still taken where a limit cut the episode."""
+    """At a last observation all actions may be forbidden. Q-values are still needed there if the episode was truncated."""
     model = OF_MASKS[name]()
     params = jit(model.init)(jax.random.key(0), example_input(WITH_MASK, DISCRETE))
     apply = jit(lambda inputs: model.apply(params, model.initial_carry(B), inputs)[1])
     assert_bit_equal(apply(masked_inputs(np.zeros((B, 4)))), apply(masked_inputs(np.ones((B, 4)))))
 
 
+@pytest.mark.slow
 def test_gradients_through_a_mask_are_finite() -> None:
     model = actor_critic(WITH_MASK, DISCRETE, hidden_sizes=(8,))
     params = jit(model.init)(jax.random.key(0), example_input(WITH_MASK, DISCRETE))
-    inputs = masked_inputs([[1, 0, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]])  # the last: nothing is allowed, as at a last observation
+    inputs = masked_inputs([[1, 0, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]])  # the last forbids everything, as at a last observation
 
     def loss(params: Any) -> Any:
         output = model.apply(params, (), inputs)[1]
@@ -362,7 +364,7 @@ SEVERAL = spaces.MultiDiscrete([[2, 3], [2, 2]])
 
 @pytest.mark.parametrize("core", [None, "gru"])
 def test_a_mask_per_dimension(core: str | None) -> None:
-    """In one array, or a Tuple: the same. Dimensions are apart, and none gets more choices than it has."""
+    """As one array or as a Tuple. Dimensions are separate, and none gets more choices than it has."""
     flat = np.array([[1, 0, 0, 1, 1, 0, 1, 1, 1], [1, 1, 1, 0, 0, 1, 1, 0, 1], [1] * 9], np.int8)
     masks = (flat, tuple(np.split(flat, [2, 5, 7], axis=-1)))
     kinds = (spaces.MultiBinary(9), spaces.Tuple([spaces.MultiBinary(n) for n in (2, 3, 2, 2)]))
@@ -385,7 +387,7 @@ def test_a_mask_per_dimension(core: str | None) -> None:
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (4, 1), ()])
 def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
-    """One of shape (1,) would forbid all or nothing, silently."""
+    """A mask of shape (1,) would silently forbid all or nothing."""
     space = spaces.Dict({"x": OBSERVATION, "action_mask": spaces.Box(0, 1, shape, np.int8)})
     for make in (actor_critic, q_network):
         with pytest.raises(
@@ -425,7 +427,7 @@ def test_split_mask() -> None:
     assert split_mask(array) == (array, None)
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize("make", [actor_critic, q_network])

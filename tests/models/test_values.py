@@ -1,4 +1,4 @@
-"""Networks of value heads: noisy layers, streams and fractions against NumPy, with a key and without one."""
+"""Networks of value heads: noisy layers, streams and fractions against NumPy, with and without a key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 
 @cache
 def applied(**arguments: Any) -> Any:
-    """``(parameters, outputs without a key, of a key)``."""
+    """Return ``(parameters, outputs without a key, outputs with a key)``."""
     model = value_network(*SPACES, hidden_sizes=(5, 7), activation="relu", **arguments)
     params = jit(model.init)(KEY(), example_input(*SPACES))
     return params["params"], model.apply(params, (), INPUTS)[1], lambda key: model.apply(params, (), INPUTS, key=key)[1]
@@ -50,6 +50,7 @@ def test_streams_are_added_without_the_mean_advantage() -> None:
     assert params["torso"]["hidden_0"]["kernel"].shape == (3, 5) and "hidden_1" not in params["torso"]
 
 
+@pytest.mark.slow
 def test_fractions_are_embedded_by_cosines() -> None:
     params, outputs, of_key = applied(num_fractions=3)
     drawn = of_key(jax.random.key(1))
@@ -65,7 +66,10 @@ def test_fractions_are_embedded_by_cosines() -> None:
 
 
 def test_noise_is_factorised() -> None:
-    """Fortunato et al. 2018, eq. 9–11: from the outputs for unit vectors, the noise is a matrix of rank one, and a bias."""
+    """Fortunato et al.
+
+    2018, eq. 9–11: computed from the outputs for unit vectors, the noise is a matrix of rank one and a bias.
+    """
     layer = NoisyDense(4, kernel_init=orthogonal(1.0), sigma=0.8)
     x = jnp.concatenate([jnp.zeros((1, 9)), jnp.eye(9)])
     params = jit(layer.init)(KEY(), x)
@@ -83,6 +87,7 @@ def test_noise_is_factorised() -> None:
     assert abs(normal.mean()) < 0.05 and normal.std() == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.slow
 def test_there_is_noise_with_a_key_alone() -> None:
     _, quiet, of_key = applied(noise=0.5)
     one, other = (np.asarray(of_key(jax.random.key(i))) for i in range(2))

@@ -1,4 +1,4 @@
-"""Modules of flax as models: what they compute, what they remember, what they draw, and what is refused."""
+"""Flax modules as models: outputs, memory, random draws, and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZE = 4
 
 
 class LinenNet(nn.Module):
-    """relu(obs·W₀ + b₀)·W₁ + b₁ to two actions and a value, with dropout where there is a key."""
+    """relu(obs·W₀ + b₀)·W₁ + b₁ for two actions and a value, with dropout if there is a key."""
 
     @nn.compact
     def __call__(self, inputs: StepInput) -> ActorCriticOutput:
@@ -34,7 +34,7 @@ class LinenNet(nn.Module):
 
 
 class NnxNet(nnx.Module):
-    """The same."""
+    """``LinenNet`` in nnx."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.layers = nnx.List([nnx.Linear(1, SIZE, kernel_init=orthogonal(1.0), rngs=rngs), nnx.Linear(SIZE, 3, rngs=rngs)])
@@ -46,7 +46,7 @@ class NnxNet(nnx.Module):
 
 
 class LinenSum(nn.Module):
-    """carry ← carry + w·obs, which never looks at ``is_first``."""
+    """carry ← carry + w·obs, without use of ``is_first``."""
 
     @nn.compact
     def __call__(self, carry: Any, inputs: StepInput) -> tuple[Any, ActorCriticOutput]:
@@ -81,7 +81,7 @@ def rows(*lead: int, is_first: Any = None) -> StepInput:
 
 
 def layers(params: Any) -> tuple[Any, Any]:
-    """The two layers, as each library keeps them."""
+    """Return the two layers, from each library's parameters."""
     if "params" in params:
         return params["params"]["hidden"], params["params"]["out"]
     return params["layers"]["0"], params["layers"]["1"]
@@ -157,6 +157,7 @@ def test_other_failures_of_a_module_are_its_own() -> None:
         small_dqn(probes.truncation(5), model=from_linen(Broken()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MEMORYLESS)
 def test_a_module_draws_where_there_is_a_key(make: Callable[[], Model]) -> None:
     model = make()
@@ -171,7 +172,7 @@ def test_a_module_draws_where_there_is_a_key(make: Callable[[], Model]) -> None:
 
 @pytest.mark.parametrize("make", RECURRENT)
 def test_a_module_with_memory_begins_anew_with_each_episode(make: Callable[[], Model]) -> None:
-    """Which the module does not see to: sums of an episode's observations, from where the carry begins."""
+    """The module does not handle this: sums of an episode's observations, from the initial carry."""
     model = make()
     is_first = np.zeros((T, B), bool)
     is_first[3, 0] = is_first[0, 1] = True
@@ -194,11 +195,11 @@ def test_a_module_with_memory_begins_anew_with_each_episode(make: Callable[[], M
 
 @pytest.mark.parametrize("make", MEMORYLESS + RECURRENT)
 def test_ppo_takes_a_module(make: Callable[[], Model]) -> None:
-    """On shapes: what the state holds, and comes back."""
+    """On shapes: the state's contents, and the restored ones."""
     shapes_of_a_step(small_ppo(probes.constant_reward(), model=make()))
 
 
-def test_a_recurrent_module_is_refused_where_a_rule_learns_from_rows() -> None:
+def test_a_recurrent_module_is_refused_where_an_algorithm_learns_from_rows() -> None:
     with pytest.raises(TypeError, match="DQN learns from single rows, so its model must be memoryless"):
         small_dqn(probes.action_choice(), model=from_linen(LinenSum(), initial_carry=start))
 

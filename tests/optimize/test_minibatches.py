@@ -57,6 +57,7 @@ def test_a_minibatch_takes_as_much_of_each_block_of_environments(size: int, num_
     np.testing.assert_array_equal((block[..., None] == np.arange(blocks)).sum(2), size // parts // blocks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 6])
 @pytest.mark.parametrize("devices", [2, 4])
 def test_devices_shuffle_their_blocks_as_one_does(devices: int, rows: int) -> None:

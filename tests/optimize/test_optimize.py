@@ -46,6 +46,7 @@ def test_means_over_valid_rows() -> None:
     assert (float(loss), float(logged["a"]), float(logged["b"])) == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_parts_is_that_of_the_whole() -> None:
     """Parts have different numbers of valid rows, one has none, and a loss may add terms that do not depend on rows."""
     rng, (n, d) = np.random.default_rng(0), (12, 3)
@@ -96,6 +97,7 @@ def test_devices_meet_as_often_for_many_parts_as_for_few() -> None:
         assert float(jax.jit(shared)(jnp.float32(3), batch)) == pytest.approx(float(6 * (x**2)[valid].mean()))
 
 
+@pytest.mark.slow
 def test_annealing_falls_to_zero_at_total_steps() -> None:
     agent, (state, rollout) = whole_batch(anneal=True), sample()
     known = state.learner._replace(hyperparams=state.learner.hyperparams._replace(total_steps=jnp.float32(5 * 32)))
@@ -115,6 +117,7 @@ def test_annealing_is_of_all_learning_rates() -> None:
     assert float(now.actor_learning_rate) == pytest.approx(0.1) and now._replace(**hp._asdict()) == hp
 
 
+@pytest.mark.slow
 def test_annealing_waits_for_a_length_and_gives_way_to_a_schedule() -> None:
     """Stepping by hand without a length, or with a schedule of the learning rate, uses the given rate."""
     assert PPOConfig().anneal
@@ -127,6 +130,7 @@ def test_annealing_waits_for_a_length_and_gives_way_to_a_schedule() -> None:
         assert to_floats(metrics)["charts/learning_rate"] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_schedules_count_the_warm_up() -> None:
     """So both end with the run: at 1/5 of the rate in the last of its five iterations."""
     for settings in ({"anneal": True}, {"schedules": {"learning_rate": optax.linear_schedule(1, 0, 5)}}):
@@ -140,6 +144,7 @@ def twice_at_three(iteration: Any) -> Any:
     return jnp.where(iteration == 3, 2.0, 0.0)
 
 
+@pytest.mark.slow
 def test_schedules_are_factors_by_iteration_and_reach_the_optimiser() -> None:
     state, rollout = sample()
     plain, scheduled = (jit(whole_batch(schedules=s).algorithm.update) for s in (None, {"learning_rate": twice_at_three}))
@@ -159,6 +164,7 @@ def test_scheduled() -> None:
         assert (float(now.learning_rate), float(now.ent_coef), now.gamma) == (8 * rate, 2 + i, 0.99)
 
 
+@pytest.mark.slow
 def test_the_gradient_is_clipped_by_its_global_norm() -> None:
     """Two steps of Adam by hand (the first one alone does not depend on the scale): large gradients shrink as a whole, small ones
     do not."""
@@ -181,6 +187,7 @@ def test_the_gradient_is_clipped_by_its_global_norm() -> None:
     assert jax.tree.structure(state) == jax.tree.structure(kept) and int(state[1][0].count) == 2  # old checkpoints resume
 
 
+@pytest.mark.slow
 def test_one_trace_serves_all_hyperparameters_and_parameters() -> None:
     agent = small_ppo(probes.truncation(), num_epochs=1)
     step = jit(agent.step)
@@ -196,6 +203,7 @@ def test_one_trace_serves_all_hyperparameters_and_parameters() -> None:
     assert step._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_rmsprop_is_the_papers() -> None:
     """Mnih et al. 2016, section 4, over three gradients, where the second is clipped. Packed as clipped_adam is."""
     hp = PPOHyperparams(learning_rate=0.1, max_grad_norm=1.0)
@@ -213,6 +221,7 @@ def test_rmsprop_is_the_papers() -> None:
     assert unpack(params)["b"].shape == () and len(jax.tree.leaves(params)) == 1
 
 
+@pytest.mark.slow
 def test_ppo_cuts_large_minibatches_unless_a_loss_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """The step is the same up to rounding."""
     large = {"num_envs": 512, "rollout_length": 4, "num_epochs": 1, "num_minibatches": 2}

@@ -85,6 +85,7 @@ def test_stacks_are_what_the_environment_showed(num_frames: int, axis: int, insi
     assert allowed and parts[0].obs.dtype == np.uint8
 
 
+@pytest.mark.slow
 def test_it_learns_what_a_replay_of_whole_stacks_does() -> None:
     """The same agent on a stacked environment has bit-equal transitions for the same draws, with less memory."""
     env = frame_stack(probes.truncation(), 4)

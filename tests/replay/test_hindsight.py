@@ -182,6 +182,7 @@ def test_every_goal_of_the_episode_is_taken(strategy: str) -> None:
     assert taken == {(n, lane, goal) for n, lane in drawn for goal in oracle.goals(n, lane, strategy)}
 
 
+@pytest.mark.slow
 def test_each_later_state_is_as_likely_and_so_is_each_share() -> None:
     ours, oracle = made(10, 4), Oracle(10)
     state = filled(ours, oracle, ends_at(12, 10), 4)  # reset rows: 10; stored: 2 to 11
@@ -278,12 +279,12 @@ def test_what_does_not_fit_is_refused() -> None:
         ours.replay.add(state, rows_from(0, ends_at(4)), np.array([2, 1, 0]))
 
 
-# ---------------------------------------------------------------------------------------------------------------------- in a rule
+# ---------------------------------------------------------------------------------------------------------------- in an algorithm
 
 SMALL = {"num_envs": 2, "rollout_length": 4, "batch_size": 8, "n_step": 2, "buffer_size": 64, "learning_starts": 16}
 
 
-def test_a_setting_of_every_rule_with_replay() -> None:
+def test_a_setting_of_every_algorithm_with_replay() -> None:
     """It is stored in the spec only if it is set. On several devices, lanes stay with their environments."""
     agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="final", hindsight_share=0.25)
     stated = agent.spec["settings"]
@@ -329,6 +330,7 @@ def test_settings_that_do_not_fit_are_refused(env: str, settings: dict[str, Any]
         small_dqn(env, **{**SMALL, **settings})
 
 
+@pytest.mark.slow
 def test_a_restored_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="episode")
     half, _ = run_steps(agent, agent.init(jax.random.key(0)), 9)  # the ring of 32 rows per lane has wrapped
@@ -340,8 +342,9 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert (np.asarray(whole.learner.replay.number) == 12 * 4 + 16 / 2).all()
 
 
+@pytest.mark.slow
 def test_what_a_run_learnt_in_hindsight_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its agent is built again on an environment of which only the spaces are known."""
+    """Its agent is built again on an environment with known spaces only."""
     agent = small_dqn("jaxrl:BitFlip?n=4", **SMALL, hindsight="future")
     out = tmp_path / "run"
     jaxrl.run(agent, 40, seeds=1, out=out, eval_every=1, eval_episodes=2, quiet=True, tensorboard=False)
@@ -386,6 +389,7 @@ def without_rows(replay: HindsightState) -> HindsightState:
     return replay._replace(replay=replay.replay._replace(ring=ring))
 
 
+@pytest.mark.slow
 def test_of_a_frozen_seed_everything_but_the_rows_stands_still() -> None:
     agent = small_dqn("jaxrl:BitFlip?n=3", **BOTH)
 
@@ -401,6 +405,7 @@ def test_of_a_frozen_seed_everything_but_the_rows_stands_still() -> None:
     assert sum(moved) > 6, "what broke it had moved tables and priorities"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["pure", "host"])
 def test_a_seed_that_is_revived_goes_on_behind_a_seal(where: str) -> None:
     """Its rows are numbered in order, each belongs to its episode, and the newest row before the seal has no successor.

@@ -95,6 +95,7 @@ SIZES = [(10, 4, 1, 1), (9, 1, 0, 2), (3, 4, 1, 1), (70, 9, 2, 3), (8, 2, 0, 0)]
 no window."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity, rows_per_add, before, after", SIZES)
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10**6), share_valid=st.sampled_from([0.3, 0.8, 1.0]))
@@ -126,6 +127,7 @@ def test_it_counts_rows_as_a_dictionary_does(
         oracle.check(state, p_length(capacity, rows_per_add))
 
 
+@pytest.mark.slow
 def test_weights_of_a_batch_in_parts_are_those_of_the_whole() -> None:
     """Devices draw from separate rows, whose priorities may have another scale.
 
@@ -148,10 +150,11 @@ def test_weights_of_a_batch_in_parts_are_those_of_the_whole() -> None:
     assert not both.valid[2].any() and not both.weight[2].any() and both.weight[:2].max() == pytest.approx(1)
 
 
-def test_a_rule_weighs_its_devices_rows_alike() -> None:
+@pytest.mark.slow
+def test_an_algorithm_weighs_its_devices_rows_alike() -> None:
     """Checked on the batches of updates on two devices."""
     agent = small_dqn("CartPole-v1", prioritized=True, importance_exponent=1.0, axis_name="d")
-    rule, learner = agent.algorithm.learn.args[0], agent.init(KEY()).learner  # type: ignore[union-attr]
+    setup, learner = agent.algorithm.learn.args[0], agent.init(KEY()).learner  # type: ignore[union-attr]
     double = lambda x: jnp.stack([x, x])  # noqa: E731
     learner = jax.tree.map(double, learner)
     leaves = [level.at[1, 0].multiply(100.0) for level in learner.replay.levels]  # one environment of the second device
@@ -159,7 +162,7 @@ def test_a_rule_weighs_its_devices_rows_alike() -> None:
 
     def weights(learner: Any) -> Any:
         one = lambda carry, now: (carry, (now[1], jnp.full(now[1][0].shape[0], jnp.nan)))  # noqa: E731
-        return rule.scan_updates(learner, one, (), lambda _, draw: (draw.weight, draw.row, draw.env))[2]
+        return setup.scan_updates(learner, one, (), lambda _, draw: (draw.weight, draw.row, draw.env))[2]
 
     got, row, env = jax.vmap(weights, axis_name="d")(learner)  # type: ignore[call-overload]
     levels = np.asarray(learner.replay.levels[0]).reshape(2, agent.num_envs, -1)
@@ -330,10 +333,11 @@ def trees(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, af
     return prioritised_replay()(capacity, num_envs, rows_per_add, before=before, after=after)
 
 
-@pytest.mark.parametrize(("rule", "asked"), [("dqn", {"prioritized": True}), ("sac", {"replay": trees})])
-def test_devices_learn_from_their_own_trees(rule: str, asked: dict[str, Any]) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "asked"), [("dqn", {"prioritized": True}), ("sac", {"replay": trees})])
+def test_devices_learn_from_their_own_trees(algorithm: str, asked: dict[str, Any]) -> None:
     """Two devices under shard_map: after some updates each node is still the sum of its children, in every lane."""
-    agent = data_parallel(small(rule, "tests.helpers.probes:truncation", **asked), 2)
+    agent = data_parallel(small(algorithm, "tests.helpers.probes:truncation", **asked), 2)
     step, state = jit(agent.step), agent.init(KEY())
     for _ in range(3):
         state, metrics = step(state)
@@ -343,6 +347,7 @@ def test_devices_learn_from_their_own_trees(rule: str, asked: dict[str, Any]) ->
     assert all(len(np.unique(lane)) > 3 for lane in rows)  # priorities were written in all of them
 
 
+@pytest.mark.slow
 def test_states_of_different_age_side_by_side() -> None:
     p = program(10, 4, 1, 1)
     young, old = filled(p, 4, 2), filled(p, 4, 5)
@@ -389,6 +394,7 @@ NODES = -(-CAPACITY // FANOUT)
 """Sizes that occur nowhere else in the program."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_seeds", [None, 2])
 def test_neither_ring_nor_tree_is_ever_copied(num_seeds: int | None) -> None:
     """In a compiled scan of DQN's step, which draws, reads and updates in its scan over gradient steps."""

@@ -59,6 +59,7 @@ def test_small_leaves_share_one_array_and_large_ones_do_not() -> None:
     assert max(x.nbytes // 7 for x in records.large) > SMALL_BYTES
 
 
+@pytest.mark.slow
 def test_rows_are_drawn_by_index_and_under_vmap() -> None:
     rows = drawn((6, 2))
     records = pack(layout_of(ROW), rows)

@@ -107,6 +107,7 @@ def check_one(batch: Sequences, rows: ReplayRow, t: int, env: int, length: int) 
     return int(not valid.all())
 
 
+@pytest.mark.slow
 def test_priorities_are_those_of_their_sequence() -> None:
     """After an update the sequence with the largest error is drawn most often, with the right probability."""
     replay, add, look, _ = program(40, 8, 4, 10)

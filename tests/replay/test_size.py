@@ -21,6 +21,7 @@ from tests.helpers import probes
 from tests.helpers.agents import small_dqn, small_ppo
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"prioritized": True}])
 def test_the_estimate_is_what_the_arrays_take(settings: dict[str, Any]) -> None:
     agent = small_dqn(probes.truncation(), buffer_size=4_000, **settings)
@@ -42,6 +43,7 @@ def large_observations(size: int = 400) -> jaxrl.Env:
     return jaxrl.Env(reset, step, spaces.Box(0.0, 1.0, (size,), np.float32), spaces.Discrete(2), (), "tests:large_observations")
 
 
+@pytest.mark.slow
 def test_sixteen_seeds_take_little_more_than_their_rows() -> None:
     """Training copies no buffer, and an iteration's draws are small compared with it."""
     capacity, seeds = 100_000, 16
@@ -55,6 +57,7 @@ def test_sixteen_seeds_take_little_more_than_their_rows() -> None:
     assert rows < taken < 1.05 * rows
 
 
+@pytest.mark.slow
 def test_rows_are_gathered_in_parts_where_observations_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """An update's 8 rows and the rows they reached are 25,600 bytes. The result is the same with and without parts."""
     ends = []

@@ -93,6 +93,7 @@ def test_states_of_agents_are_taken_too(tmp_path: Path) -> None:
     assert_bit_equal(stored_rows(back.learner.replay).obs[-30:], stored_rows(state.learner.replay).obs[-30:])
 
 
+@pytest.mark.slow
 def test_sequences_of_a_file_begin_as_episodes_do(tmp_path: Path) -> None:
     """For an algorithm that stores a carry with them, which the file lacks."""
     learner, rows = filled(small_dqn(probes.truncation(), **SIZES), 40)
@@ -120,6 +121,7 @@ def walked(first: int, iterations: int) -> tuple[Agent, Any]:
     return agent, learner
 
 
+@pytest.mark.slow
 def test_no_transition_leads_into_the_rows_of_a_file_or_out_of_them(tmp_path: Path) -> None:
     """A file is loaded into a buffer with rows, which then gets other rows."""
     agent, theirs = walked(100, 5)
@@ -142,7 +144,7 @@ def test_no_transition_leads_into_the_rows_of_a_file_or_out_of_them(tmp_path: Pa
     np.testing.assert_array_equal((drawn.next_inputs.obs - drawn.inputs.obs)[valid], 1)
 
 
-def test_a_rule_that_cannot_seal_is_refused(tmp_path: Path) -> None:
+def test_an_algorithm_that_cannot_seal_is_refused(tmp_path: Path) -> None:
     agent, learner = walked(0, 5)
     jaxrl.save_replay(tmp_path / "rows.npz", learner)
     agent = agent._replace(algorithm=agent.algorithm._replace(mark_discontinuity=None))
@@ -150,6 +152,7 @@ def test_a_rule_that_cannot_seal_is_refused(tmp_path: Path) -> None:
         jaxrl.load_replay(tmp_path / "rows.npz", agent, learner)
 
 
+@pytest.mark.slow
 def test_a_seal_of_hindsight_is_stored() -> None:
     """Numbered rows have two flags each, and a seal marks the outer one."""
     agent = small_dqn("jaxrl:BitFlip?n=3", hindsight="future", **SIZES)
@@ -159,6 +162,7 @@ def test_a_seal_of_hindsight_is_stored() -> None:
     assert_bit_equal(after, sealed(before))
 
 
+@pytest.mark.slow
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.npz"
     agent = small_dqn(probes.truncation(), **SIZES)
@@ -196,7 +200,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         stored_rows(())
 
 
-# ---------------------------------------------------------------------------------------------------------- files of a stranger
+# -------------------------------------------------------------------------------------------------------- files of other owners
 
 
 @cache
@@ -349,6 +353,7 @@ def test_rows_that_no_environment_gave_are_refused(name: str, value: Any, what: 
                 load(path)
 
 
+@pytest.mark.slow
 def test_actions_of_a_box_are_within_its_bounds(tmp_path: Path) -> None:
     agent = small("sac", probes.target_action())  # a Box from 0 to 4
     state = jax.jit(agent.init, compiler_options=COMPILE_FAST)(KEY)

@@ -88,6 +88,7 @@ def test_draws_are_what_a_deque_holds(capacity: int, rows_per_add: int) -> None:
     assert jax.tree.map(lambda x: x.dtype, state.records.unpack()) == jax.tree.map(lambda x: x.dtype, EXAMPLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity, rows_per_add", [(10, 4), (9, 1)])
 def test_no_window_crosses_a_seal(capacity: int, rows_per_add: int) -> None:
     """The newest row of each environment can then be a predecessor or a successor, but is not drawn itself."""
@@ -115,6 +116,7 @@ def large() -> Filled:
     return fill(10, 4, 5, share_valid=0.8)
 
 
+@pytest.mark.slow
 def test_draws_are_uniform() -> None:
     replay, state, stored = large()
     draw, (_, row, _) = look(replay, state, KEY(), 6000)

@@ -28,7 +28,7 @@ POLICY = Policy((), (), (), jnp.int32(5))
 ROWS, ROLLOUTS, NUM_ENVS = 9, 2, 3
 
 
-# ---------------------------------------------------------------------------------------------------------- what is collected
+# ------------------------------------------------------------------------------------------------------------- collected rows
 
 
 class CrowdedState(NamedTuple):
@@ -197,6 +197,7 @@ def crowd(num_envs: int, first_id: int = 0) -> Rollout:
     return jit(collect_all(crowded(), num_envs, first_id))(KEY(), ())[1][0]
 
 
+@pytest.mark.slow
 def test_the_crowded_environment_ends_in_all_ways() -> None:
     """Otherwise the loop above would prove less. In particular, both flags are set together in some row."""
     rollouts = crowd(4)
@@ -224,9 +225,10 @@ def test_the_first_row_of_a_rollout_takes_up_where_the_last_one_ended() -> None:
     np.testing.assert_array_equal(rollouts.env_id[1], jnp.arange(NUM_ENVS))
 
 
-# --------------------------------------------------------------------------------------------------------- what changes nothing
+# ------------------------------------------------------------------------------------------------------- changes without effect
 
 
+@pytest.mark.slow
 def test_an_environment_does_not_notice_the_others() -> None:
     """Two environments, the first two of four, and the last two of four as a second device has them."""
     four, two, last_two = crowd(4), crowd(2), crowd(2, first_id=2)
@@ -265,7 +267,7 @@ def test_rollouts_that_do_not_fit_are_not_joined() -> None:
         concat_rollouts([])
 
 
-# --------------------------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------------------------- refused arguments
 
 
 def test_ids_and_flags_are_one_number_per_environment() -> None:
@@ -280,6 +282,7 @@ def test_ids_and_flags_are_one_number_per_environment() -> None:
             jax.eval_shape(call)
 
 
+@pytest.mark.slow
 def test_a_rollout_is_the_same_under_vmap_in_every_nesting() -> None:
     """Over keys and over parameters, shared and per environment, with one and two levels of vmap."""
     env = probes.truncation()._replace(reset=lambda key, params: (jnp.int32(0), jnp.full(1, params.every, jnp.float32)))

@@ -189,6 +189,19 @@ def test_return_statistics_go_on_from_rollout_to_rollout() -> None:
     np.testing.assert_allclose(statistics.rewards.returns[env_id % size], [running[i] for i in env_id.tolist()], rtol=1e-5)
 
 
+def test_padding_takes_no_time_in_the_discounted_return() -> None:
+    """A rollout that was cut short ends with invalid rows; the next one continues the episode."""
+    statistics = Statistics((), RewardStatistics(jnp.zeros(1), init_moments(jnp.zeros(()))))
+    valid, reward = jnp.array([[True], [True], [False], [False]]), jnp.array([[1.0], [2.0], [0.0], [0.0]])
+    is_first, flags = jnp.zeros((5, 1), bool).at[0].set(True), jnp.zeros((4, 1), bool)
+    inputs = first_input(jnp.zeros((5, 1)), spaces.Discrete(2), 1)._replace(is_first=is_first)
+    rollout = Rollout(inputs, flags, reward, flags, flags, (), valid, (), jnp.zeros(1, jnp.int32), jnp.int32(0))
+    after = update_statistics(statistics, rollout, 0.5, None)
+    assert after.rewards.returns.tolist() == [2.0 + 0.5 * 1.0] and float(after.rewards.moments.count) == pytest.approx(
+        2, rel=1e-3
+    )
+
+
 def test_observations_count_once_where_they_were_acted_on() -> None:
     """Row t counts its own observation. The observation that it reached belongs to the next row, or does not count."""
     rows, valid = make_rows(0)

@@ -21,7 +21,7 @@ from jaxrl.runtime.sweep import SweepFile, read_sweep
 from jaxrl.settings.aliases import _ELSEWHERE, _NOTES, RUN_ARGUMENTS, nearest, translate_alias
 from jaxrl.types import Agent
 from tests.helpers import probes
-from tests.helpers.agents import RULES, every_rule, small_dqn, small_ppo
+from tests.helpers.agents import ALGORITHM_NAMES, every_algorithm, small_dqn, small_ppo
 
 ENV = probes.constant_reward()
 Builder = Callable[..., Agent]
@@ -103,7 +103,7 @@ def test_a_hint_stands_alone(build: Builder, name: str, words: str) -> None:
     assert words in said and len(said) < 200 and said.endswith(".")
 
 
-@every_rule
+@every_algorithm
 @pytest.mark.parametrize(
     "args, keywords, words",
     [
@@ -113,9 +113,9 @@ def test_a_hint_stands_alone(build: Builder, name: str, words: str) -> None:
         ((ENV, 3e-4), {}, r"takes only the environment by position; name the settings: make_\w+\(env, learning_rate=…\)$"),
     ],
 )
-def test_the_policy_of_other_libraries_is_left_out(rule: str, args: Any, keywords: Any, words: str) -> None:
-    with pytest.raises(TypeError, match=rf"^make_{rule}\(\) {words}"):
-        getattr(jaxrl, f"make_{rule}")(*args, **keywords)
+def test_the_policy_of_other_libraries_is_left_out(algorithm: str, args: Any, keywords: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=rf"^make_{algorithm}\(\) {words}"):
+        getattr(jaxrl, f"make_{algorithm}")(*args, **keywords)
 
 
 def test_a_schedule_given_as_a_setting_is_told_where_it_belongs() -> None:
@@ -289,17 +289,17 @@ def test_names_of_algorithms_in_other_letters(capsys: pytest.CaptureFixture[str]
 
 
 def test_every_name_on_the_right_exists() -> None:
-    builders = set().union(*(keywords(getattr(jaxrl, f"make_{name}")) for name in RULES))
-    settings = {name for rule in RULES for part in setting_names(rule) for name in part}
+    builders = set().union(*(keywords(getattr(jaxrl, f"make_{name}")) for name in ALGORITHM_NAMES))
+    settings = {name for algorithm in ALGORITHM_NAMES for part in setting_names(algorithm) for name in part}
     sweep, options = set(SweepFile.__dataclass_fields__), set(RunOptions.__dataclass_fields__)
     known = builders | settings | sweep | options | keywords(jaxrl.run) | keywords(jaxrl.evaluate)
     assert set(_ELSEWHERE) <= known and set(_NOTES) <= set(_ELSEWHERE)
     assert keywords(jaxrl.run) - {"agent", "total_steps", "hyperparams"} == set(RUN_ARGUMENTS.split())
 
 
-@every_rule
-def test_a_name_from_elsewhere_means_one_thing(rule: str) -> None:
-    structure, data = setting_names(rule)
+@every_algorithm
+def test_a_name_from_elsewhere_means_one_thing(algorithm: str) -> None:
+    structure, data = setting_names(algorithm)
     for allowed in (
         {*structure, *data, "total_steps"},
         {*structure, *data, *RunOptions.__dataclass_fields__},

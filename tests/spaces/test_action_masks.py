@@ -56,6 +56,7 @@ def test_a_mask_that_forbids_everything_is_none(xp: Any) -> None:
     np.testing.assert_array_equal(some_allowed(xp.asarray(mask)), [[1, 0, 0], [0, 1, 0], [1, 1, 1]])
 
 
+@pytest.mark.slow
 @both
 def test_random_actions_are_mapped_evenly_onto_those_allowed(xp: Any) -> None:
     mask = np.array([0, 1, 0, 1, 1, 0], np.int8)

@@ -44,15 +44,17 @@ def sticky_pendulum() -> Env:
 
 
 def made(name: str, **settings: Any) -> Agent:
-    rule, env, own = SETTINGS[name]
-    return ALGORITHMS[rule].load().make(env, **{**tiny(rule).settings, **own, **settings})
+    algorithm, env, own = SETTINGS[name]
+    return ALGORITHMS[algorithm].load().make(env, **{**tiny(algorithm).settings, **own, **settings})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_no_random_number_is_used_twice(name: str) -> None:
     assert not twice(uses_of(made(name)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["noisy networks", "some critics"])
 def test_nor_on_several_devices(name: str) -> None:
     """Each device draws what it does not share with the others from separate streams."""
@@ -62,7 +64,7 @@ def test_nor_on_several_devices(name: str) -> None:
     assert not twice(found)
 
 
-# ------------------------------------------------------------------------------------------------------------------ the counting
+# ---------------------------------------------------------------------------------------------------------------------- counting
 
 
 def uses(function: Any) -> list[str]:

@@ -15,7 +15,7 @@ from jaxrl.models import actor_critic
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.spaces.trees import zeros
-from tests.helpers.agents import REPRESENTATIVES, cartpole, every_rule
+from tests.helpers.agents import REPRESENTATIVES, cartpole, every_algorithm
 
 ACCELERATORS = ("cuda", "tpu")
 
@@ -29,23 +29,25 @@ def key() -> Any:
     return jax.eval_shape(lambda: jax.random.key(0))
 
 
-@every_rule
-def test_init_and_step_lower_for_accelerators(rule: str) -> None:
-    agent = cartpole(rule)
+@every_algorithm
+def test_init_and_step_lower_for_accelerators(algorithm: str) -> None:
+    agent = cartpole(algorithm)
     assert "main" in lowered(agent.init, key())
     lowered(agent.step, jax.eval_shape(agent.init, key()))
 
 
-@pytest.mark.parametrize("rule", REPRESENTATIVES)
-def test_steps_of_seeds_over_devices_lower_for_accelerators(rule: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", REPRESENTATIVES)
+def test_steps_of_seeds_over_devices_lower_for_accelerators(algorithm: str) -> None:
     """As in ``jaxrl.run``: seeds are vmapped and sharded, and one seed's environments are split, with collectives."""
     for seeds, devices_per_seed in ((range(4), 1), (range(2), 2)):
-        driver = FusedDriver(cartpole(rule), seeds, jax.devices()[:2], devices_per_seed)
+        driver = FusedDriver(cartpole(algorithm), seeds, jax.devices()[:2], devices_per_seed)
         states, alive = driver.shapes(), np.ones(len(seeds), bool)
         step = driver._mapped(driver._iterate_one, (0, None, 0), states, np.int32(0), alive, gives=driver._iterated)
         assert ("all_reduce" in lowered(step, states, np.int32(0), alive)) == (devices_per_seed > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "shape", "core"),
     [("minatar", (10, 10, 4), "gru"), ("nature", (84, 84, 4), "lstm"), ("impala", (64, 64, 3), None)],

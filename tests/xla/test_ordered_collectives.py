@@ -19,7 +19,7 @@ from jaxrl.parallel import split_state
 from jaxrl.types import Max, Mean, Min
 from jaxrl.xla.ordered_collectives import REDUCTIONS, in_order, together
 from jaxrl.xla.private_jax import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
-from tests.helpers.agents import assert_bit_equal, assert_close, every_rule, small
+from tests.helpers.agents import assert_bit_equal, assert_close, every_algorithm, small
 
 AXIS = "devices"
 ROWS = 256
@@ -137,6 +137,7 @@ def compiled_chains(text: str) -> list[bool]:
     return [is_chain(steps(name)) for name in program.computations()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", MAPPED)
 def test_the_values_are_those_without_order(how: str, values: Any) -> None:
     assert_close(jax.jit(partial(MAPPED[how], in_order(independent)))(X), values)
@@ -159,9 +160,10 @@ def test_the_compiled_program_keeps_the_order() -> None:
     assert not all(compiled_chains(compiled(independent)))
 
 
-@every_rule
-def test_a_step_over_devices_waits_at_each_collective(rule: str) -> None:
-    agent = small(rule, "CartPole-v1", axis_name=AXIS)
+@pytest.mark.slow
+@every_algorithm
+def test_a_step_over_devices_waits_at_each_collective(algorithm: str) -> None:
+    agent = small(algorithm, "CartPole-v1", axis_name=AXIS)
     states = jax.eval_shape(lambda: split_state(agent, agent.init(jax.random.key(0)), 2))
     share = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), states)
     jaxpr = jax.make_jaxpr(agent.step, axis_env=[(AXIS, 2)])(share).jaxpr

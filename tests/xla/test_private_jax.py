@@ -167,6 +167,7 @@ def test_each_option_is_asked_for_once(asked: list[list[str]]) -> None:
     assert asked == [[*options]]
 
 
+@pytest.mark.slow
 def test_a_run_trains_with_a_compiler_that_lacks_an_option(asked: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """jaxlib 0.11.2 has no ``xla_cpu_use_fusion_emitters``."""
     for name in ("CPU_OPTIONS", "QUICK_OPTIONS"):

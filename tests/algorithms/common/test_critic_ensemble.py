@@ -44,6 +44,7 @@ def drawn() -> Any:
     return agent, setup, learner, to_numpy(jit(partial(draw_updates, setup))(learner, 0.9))
 
 
+@pytest.mark.slow
 def test_what_an_update_draws() -> None:
     _, _, _, updates = drawn()
     assert updates.batch.reward.shape == (50, 2, 32) and updates.noise.shape == (50, 2, 2, 32, 1)
@@ -70,6 +71,7 @@ def test_the_least_is_of_the_chosen() -> None:
     np.testing.assert_array_equal(min_over_subset(values[..., None], jnp.array([False, True, False])), [[1], [5]])
 
 
+@pytest.mark.slow
 def test_large_networks_learn_as_small_ones_do_with_their_leaves_apart() -> None:
     """The steps of clipped Adam are the same whether or not the gradient is packed into one vector."""
     _, setup, learner, _ = drawn()
@@ -89,6 +91,7 @@ def test_large_networks_learn_as_small_ones_do_with_their_leaves_apart() -> None
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), few, {name: many[name] for name in few})
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_its_critics_one_by_one() -> None:
     """Each critic uses separate parameters and, given a key, separate dropout."""
     _, setup, learner, updates = drawn()
@@ -102,6 +105,7 @@ def test_an_ensemble_is_its_critics_one_by_one() -> None:
     assert len(np.unique(np.asarray(together[:, 0]))) == 5
 
 
+@pytest.mark.slow
 def test_each_critic_drops_units_of_its_own() -> None:
     agent = small("sac", probes.target_action(), critic={"hidden_sizes": (32,)}, critic_dropout=0.5, num_critics=4)
     setup = agent.algorithm.learn.args[0]  # type: ignore[union-attr]
@@ -121,13 +125,14 @@ def test_each_critic_drops_units_of_its_own() -> None:
 PRIORITISED = prioritised_replay(priority_exponent=0.5, importance_exponent=0.7)
 
 
-def rule_of(agent: Any) -> Any:
+def setup_of(agent: Any) -> Any:
     return agent.algorithm.learn.args[-1]
 
 
+@pytest.mark.slow
 def test_updates_draw_one_after_the_other_by_the_priorities_of_those_before() -> None:
     agent = small("sac", probes.target_action(), replay=PRIORITISED, policy_delay=2, replay_ratio=16)  # two groups of two
-    setup, learner = rule_of(agent), jit(agent.init)(jax.random.key(0)).learner
+    setup, learner = setup_of(agent), jit(agent.init)(jax.random.key(0)).learner
 
     def one(total: Any, now: CriticBatch) -> Any:
         errors = jnp.abs(now.batch.action[:, 0])
@@ -167,11 +172,12 @@ def target_of(name: str, setup: Any, learner: Any, now: CriticBatch) -> Any:
     return sac.target(setup, learner.params.actor, learner.target_params.critic, temperature, now)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
 def test_a_prioritised_replay_is_learnt_from_and_told_the_errors(name: str) -> None:
     """In one update: the loss is weighted, and the new priorities of the drawn rows are their mean |Q(s, a) − y|."""
     agent = small(name, probes.target_action(), replay=PRIORITISED, policy_delay=1, replay_ratio=4, num_critics=2)
-    setup = rule_of(agent)
+    setup = setup_of(agent)
 
     @jit
     def by_hand(learner: Any) -> Any:

@@ -26,7 +26,7 @@ KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 """Each program here runs for milliseconds, so compiling it is the cost."""
 RAW = Statistics((), ())
-by_gradient = pytest.mark.parametrize("rule", ["a2c", "impala", "reinforce"])
+by_gradient = pytest.mark.parametrize("algorithm", ["a2c", "impala", "reinforce"])
 
 
 # --------------------------------------------------------------------------------------------------------- rows to learn from
@@ -66,35 +66,36 @@ def sgd(hyperparams: Any) -> optax.GradientTransformation:
 
 
 @cache
-def normalizing(rule: str) -> tuple[Agent, AgentState, Rollout]:
-    agent = small(rule, clock(), normalize_observations=True, normalize_rewards=True, schedules={"gamma": lambda i: 0.5})
+def normalizing(algorithm: str) -> tuple[Agent, AgentState, Rollout]:
+    agent = small(algorithm, clock(), normalize_observations=True, normalize_rewards=True, schedules={"gamma": lambda i: 0.5})
     state = jit(agent.init)(KEY())
     return agent, state, one_rollout(agent)(state)
 
 
+@pytest.mark.slow
 @by_gradient
-def test_an_update_is_the_gradient_applied(rule: str) -> None:
+def test_an_update_is_the_gradient_applied(algorithm: str) -> None:
     """The gradient depends only on a policy and the rollout, which another process has; statistics come from ``observe``."""
-    agent, state, rollout = normalizing(rule)
-    algorithm, learner = agent.algorithm, state.learner
-    assert algorithm.gradients and algorithm.apply and algorithm.observe
-    after, metrics = jit(algorithm.update)(learner, rollout)
-    gradient, logged = jit(algorithm.gradients)(jit(algorithm.policy)(learner), rollout)
-    applied = jit(algorithm.apply)(learner, gradient)
+    agent, state, rollout = normalizing(algorithm)
+    learner = state.learner
+    assert agent.algorithm.gradients and agent.algorithm.apply and agent.algorithm.observe
+    after, metrics = jit(agent.algorithm.update)(learner, rollout)
+    gradient, logged = jit(agent.algorithm.gradients)(jit(agent.algorithm.policy)(learner), rollout)
+    applied = jit(agent.algorithm.apply)(learner, gradient)
     assert_close(applied._replace(statistics=()), after._replace(statistics=()), atol=1e-6)
     assert to_floats(logged) == pytest.approx(to_floats(metrics), rel=1e-5, abs=1e-6)
     assert float(optax.tree.norm(gradient)) == pytest.approx(to_floats(metrics)["losses/grad_norm"], rel=1e-5)
     assert (int(after.version), int(learner.version)) == (1, 0)
     # Gradients alone do not change the statistics. The rollout changes them as an update does.
     assert_bit_equal(applied.statistics, learner.statistics)
-    assert_close(jit(algorithm.observe)(learner, rollout).statistics, after.statistics, atol=1e-6)
+    assert_close(jit(agent.algorithm.observe)(learner, rollout).statistics, after.statistics, atol=1e-6)
     moved = jax.tree.map(lambda x, y: bool((x != y).any()), to_numpy(after.statistics), to_numpy(learner.statistics))
     assert moved.observations.count and moved.rewards.moments.count
 
 
 @by_gradient
-def test_a_policy_brings_the_hyperparameters_that_a_gradient_needs(rule: str) -> None:
-    agent, state, rollout = normalizing(rule)
+def test_a_policy_brings_the_hyperparameters_that_a_gradient_needs(algorithm: str) -> None:
+    agent, state, rollout = normalizing(algorithm)
     policy = agent.algorithm.policy(state.learner)
     assert float(policy.hyperparams.gamma) == pytest.approx(0.5 * 0.99)  # after its schedule
     norm = jit(lambda policy: optax.tree.norm(agent.algorithm.gradients(policy, rollout)[0]))
@@ -102,8 +103,8 @@ def test_a_policy_brings_the_hyperparameters_that_a_gradient_needs(rule: str) ->
 
 
 @by_gradient
-def test_a_gradient_is_a_step_of_the_given_optimiser(rule: str) -> None:
-    agent = small(rule, clock(), optimizer=sgd, learning_rate=0.1)
+def test_a_gradient_is_a_step_of_the_given_optimiser(algorithm: str) -> None:
+    agent = small(algorithm, clock(), optimizer=sgd, learning_rate=0.1)
     learner = jit(agent.init)(KEY()).learner
     gradient = jax.tree.map(jnp.ones_like, learner.params)
     after = jit(agent.algorithm.apply)(learner, gradient)
@@ -111,8 +112,8 @@ def test_a_gradient_is_a_step_of_the_given_optimiser(rule: str) -> None:
 
 
 @by_gradient
-def test_a_gradient_of_another_agent_is_refused(rule: str) -> None:
-    agent = small(rule, clock())
+def test_a_gradient_of_another_agent_is_refused(algorithm: str) -> None:
+    agent = small(algorithm, clock())
     learner = jax.eval_shape(agent.init, KEY()).learner
     apply = partial(jax.eval_shape, agent.algorithm.apply, learner)
     apply(learner.params)
@@ -121,12 +122,13 @@ def test_a_gradient_of_another_agent_is_refused(rule: str) -> None:
             apply(wrong)
 
 
+@pytest.mark.slow
 @by_gradient
-def test_devices_have_the_gradient_of_all_environments(rule: str) -> None:
+def test_devices_have_the_gradient_of_all_environments(algorithm: str) -> None:
     """The devices have different numbers of valid rows and of finished episodes."""
-    settings = {"num_envs": 2, "rollout_length": 7} | ({} if rule == "impala" else {"normalize_advantages": True})
+    settings = {"num_envs": 2, "rollout_length": 7} | ({} if algorithm == "impala" else {"normalize_advantages": True})
     env_params = probes.Cut(jnp.array([2, 3]))
-    alone, agent = (small(rule, clock(), axis_name=axis, **settings) for axis in (None, "d"))
+    alone, agent = (small(algorithm, clock(), axis_name=axis, **settings) for axis in (None, "d"))
     state = jit(alone.init)(KEY(), None, env_params)
     rollout, policy = one_rollout(alone)(state), alone.algorithm.policy(state.learner)
     assert len(set(np.asarray(rollout.valid).sum(0))) == 2
@@ -142,10 +144,11 @@ def test_devices_have_the_gradient_of_all_environments(rule: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------------- memory
 
 
+@pytest.mark.slow
 @by_gradient
-def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(rule: str) -> None:
+def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(algorithm: str) -> None:
     """One row at a time, from the carry that acted, gives the gradient of the whole unroll, also across ends of episodes."""
-    agent = small(rule, probes.memory(), model=RECURRENT, rollout_length=6)
+    agent = small(algorithm, probes.memory(), model=RECURRENT, rollout_length=6)
     state = jit(agent.init)(KEY())
     state, _ = jit(agent.step)(state)  # so that rollouts begin in the middle of episodes
     rollout = one_rollout(agent)(state)
@@ -159,7 +162,7 @@ def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(rule: str) -> None:
             outputs.append(output)
         return carry, jax.tree.map(lambda *x: jnp.stack(x), *outputs)
 
-    loop = small(rule, probes.memory(), model=model._replace(unroll=row_by_row), rollout_length=6)
+    loop = small(algorithm, probes.memory(), model=model._replace(unroll=row_by_row), rollout_length=6)
     policy = agent.algorithm.policy(state.learner)
     gradient, other = (jit(a.algorithm.gradients)(policy, rollout)[0] for a in (agent, loop))
     assert_close(gradient, other, atol=1e-5)
@@ -167,11 +170,11 @@ def test_a_recurrent_rollout_is_learnt_from_as_it_was_acted(rule: str) -> None:
 
 
 @by_gradient
-def test_actions_of_several_dimensions_have_the_shape_of_their_space(rule: str) -> None:
+def test_actions_of_several_dimensions_have_the_shape_of_their_space(algorithm: str) -> None:
     """With and without memory. Nothing is compiled."""
     for kind in (spaces.MultiDiscrete([2, 3]), spaces.Box(np.float32(0), np.float32(1), (2,))):
         for settings in ({}, {"model": RECURRENT}):
             env = probes.constant_reward()._replace(action_space=kind)
-            agent = small(rule, env, **settings)
+            agent = small(algorithm, env, **settings)
             state, _ = jax.eval_shape(lambda key, agent=agent: agent.step(agent.init(key)), KEY())
             assert state.actor.input.prev_action.shape == (4, 2)

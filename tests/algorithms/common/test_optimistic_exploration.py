@@ -21,7 +21,7 @@ from jaxrl.rollout.autoreset import first_input
 from jaxrl.types import Policy
 from tests.helpers import probes
 from tests.helpers.agents import small, to_numpy
-from tests.helpers.oracles.actor_critic import N, case, double, model, q_by_hand, rule
+from tests.helpers.oracles.actor_critic import N, actor_critic_setup, case, double, model, q_by_hand
 from tests.helpers.oracles.policy_gradient import slope
 
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
@@ -39,6 +39,7 @@ def test_the_upper_bound_is_deviations_above_the_mean() -> None:
     assert float(two) == pytest.approx(2.5 + 2.0 * 1.5)
 
 
+@pytest.mark.slow
 def test_critics_that_agree_have_a_finite_gradient() -> None:
     gradient = jax.grad(upper_bound)(jnp.full(3, 5.0), BETA)
     np.testing.assert_allclose(gradient, np.full(3, 1 / 3), rtol=1e-6)
@@ -47,7 +48,7 @@ def test_critics_that_agree_have_a_finite_gradient() -> None:
 @cache
 def case_shifted() -> tuple[Any, ...]:
     """Return the policy and critics of the case, and in NumPy the policy before and after its shift."""
-    own = rule(None, "squashed")
+    own = actor_critic_setup(None, "squashed")
     actor, critic, _, now = case("squashed", 0)
 
     def run(actor: Any, critic: Any, inputs: Any) -> Any:
@@ -113,6 +114,7 @@ def acted() -> Any:
     return agent, inputs, [(policy, to_numpy(action)) for policy, action in jit(run)(jax.random.key(0))]
 
 
+@pytest.mark.slow
 def test_an_agent_draws_about_the_shifted_mean() -> None:
     """The noise is the same, so the difference before squashing is the shift, √(2δ)·σ in one dimension."""
     agent, inputs, [(_, plain), (policy, actions), *_] = acted()
@@ -137,11 +139,12 @@ def test_an_actor_gets_the_critics() -> None:
     assert float(policy.exploration.beta) == pytest.approx(4.66) and float(policy.exploration.kl) == pytest.approx(KL)
 
 
+@pytest.mark.slow
 def test_of_quantiles_the_means_count() -> None:
     """Means 1 + c·Σa of two critics are equal at action 0, so the bound rises with the mean of c."""
     spread = np.array([-1, 3], np.float32)
     critic = model(lambda p, obs: (p * obs[1].sum(-1))[:, None] + spread)
-    own = replace(rule(SACConfig(num_quantiles=2, dropped_quantiles=1, optimistic=True), "squashed"), critic=critic)
+    own = replace(actor_critic_setup(SACConfig(num_quantiles=2, dropped_quantiles=1, optimistic=True), "squashed"), critic=critic)
     output = TanhNormal(jnp.zeros((1, 2)), jnp.log(jnp.full((1, 2), 0.5)))
     inputs = first_input(jnp.zeros((1, 3)), own.action_space, 1)
     for slopes, sign in (([-1.0, 3.0], 1), ([-3.0, 1.0], -1)):
@@ -152,6 +155,7 @@ def test_of_quantiles_the_means_count() -> None:
         np.testing.assert_allclose(moved.mean[0], np.full(2, sign * 0.5 * np.sqrt(2 * KL / 2)), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings, message",
     [

@@ -18,6 +18,7 @@ RATIO = np.array([0.5, 0.5, 0.9, 1.1, 2.0, 2.0], np.float32)
 ADVANTAGE = np.array([1.0, -1.0, 2.0, -2.0, 3.0, -3.0], np.float32)
 
 
+@pytest.mark.slow
 def test_the_clip_keeps_the_worse_of_both() -> None:
     """If the ratio has left 0.8 … 1.2 and the advantage would push it further, the row has the value at the bound."""
     rows, logged = clipped(SimpleNamespace(clip_eps=0.2), None, SimpleNamespace(advantage=ADVANTAGE), RATIO, None)

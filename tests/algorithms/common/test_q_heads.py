@@ -211,6 +211,7 @@ def agent_of(head: str, env: Any, **settings: Any) -> Agent:
     return small_dqn(env, epsilon_end=0.5, epsilon_exponent=1.0, **AGENTS[head], **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", AGENTS)
 def test_an_agent_learns_values_and_actions(head: str) -> None:
     env = probe_set(probes.discounting(), probes.action_by_observation())
@@ -237,12 +238,13 @@ def network(agent: Agent) -> tuple[Model, DQNConfig]:
     return make(agent.env.observation_space, agent.env.action_space, hidden_sizes=(8,)), config
 
 
+@pytest.mark.slow
 def test_noise_is_of_each_environment_and_there_is_none_in_evaluation() -> None:
     agent = small_dqn("CartPole-v1", noisy=True, noisy_sigma=5.0, epsilon_start=0, epsilon_end=0)
-    rule = agent.algorithm
+    algorithm = agent.algorithm
     learner = agent.algorithm.init(KEY(), jax.tree.map(jnp.float32, agent.hyperparams))
     inputs = first_input(jnp.ones((40, 4)), agent.env.action_space, 40)
-    act = jit(partial(rule.act, rule.policy(learner), ()), static_argnames="explore")
+    act = jit(partial(algorithm.act, algorithm.policy(learner), ()), static_argnames="explore")
     one, same = (np.asarray(act(inputs, jnp.arange(40), KEY(), explore=True)[1]) for _ in range(2))
     other = np.asarray(act(inputs, jnp.arange(40), jax.random.key(1), explore=True)[1])
     assert len({*one.tolist()}) == 2 and (one == same).all() and (one != other).any()
@@ -263,6 +265,7 @@ def test_epsilon_of_each_environment_is_ape_xs() -> None:
     np.testing.assert_allclose(share, 0.5 * 0.4 ** (1 + 7 * np.arange(4) / 3), atol=0.01)
 
 
+@pytest.mark.slow
 def test_rainbow_is_dqn_with_all_of_it_but_what_is_given() -> None:
     settings = {name: value for name, value in tiny("dqn").settings.items() if name != "n_step"}
     agent = jaxrl.make_rainbow(probes.truncation(), **settings, num_atoms=5, learning_rate=0.5)
@@ -300,7 +303,7 @@ def test_a_soft_agent_keeps_to_the_mask_beyond() -> None:
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(
@@ -337,6 +340,7 @@ def test_models_of_the_users_that_give_something_else(head: str, wanted: str) ->
         small_dqn(probes.truncation(), head="scalar", model=RECURRENT)
 
 
+@pytest.mark.slow
 def test_arguments_of_the_network_go_with_all_heads() -> None:
     agent = small_dqn("CartPole-v1", head="qr", num_quantiles=3, dueling=True, model={"hidden_sizes": (8,), "layer_norm": True})
     state, _ = run_steps(agent, agent.init(KEY()), 1)

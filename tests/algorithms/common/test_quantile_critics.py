@@ -19,7 +19,7 @@ from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value
 from tests.helpers import probes
 from tests.helpers.agents import assert_close, run_steps, small
-from tests.helpers.oracles.actor_critic import CRITICS, N, case, double, model, rule, squashed_by_hand
+from tests.helpers.oracles.actor_critic import CRITICS, N, actor_critic_setup, case, double, model, squashed_by_hand
 from tests.helpers.oracles.policy_gradient import slope
 
 K, DROPPED = 5, 2
@@ -44,6 +44,7 @@ def by_hand(values: np.ndarray, target: np.ndarray, batch: Any) -> float:
     return float(total / batch.valid.sum())
 
 
+@pytest.mark.slow
 def test_the_loss_and_its_gradient_are_the_papers() -> None:
     rng, batch = np.random.default_rng(0), case("squashed", 0)[-1].batch
     values, target = (2 * rng.normal(size=shape).astype(np.float32) for shape in ((CRITICS, N, K), (N, 7)))
@@ -79,7 +80,7 @@ def test_targets_and_the_policy_of_sac() -> None:
     """
     config = SACConfig(num_critics=CRITICS, num_quantiles=K, dropped_quantiles=DROPPED, actor_value="mean")
     constant = model(lambda p, obs: jnp.broadcast_to(p, (N, K)))
-    own = replace(rule(config, "squashed"), critic=constant)
+    own = replace(actor_critic_setup(config, "squashed"), critic=constant)
     actor, _, _, now = case("squashed", 1)
     quantiles = np.random.default_rng(0).normal(size=(CRITICS, K)).astype(np.float32)
 
@@ -101,6 +102,7 @@ def test_targets_and_the_policy_of_sac() -> None:
 SETTINGS = {"critic": partial(action_value, hidden_sizes=(8,), num_outputs=K), "num_quantiles": K}
 
 
+@pytest.mark.slow
 def test_an_agent_with_quantile_critics_learns() -> None:
     agent = small("sac", probes.truncation(), **SETTINGS)
     before = agent.init(jax.random.key(0))

@@ -32,6 +32,7 @@ def env() -> Env:
     return made
 
 
+@pytest.mark.slow
 @installed
 def test_the_adapter_keeps_the_contract() -> None:
     assert find_problems(env()) == []
@@ -41,6 +42,7 @@ def test_the_adapter_keeps_the_contract() -> None:
     assert make_env(NAME).step is env().step  # equal except for the limit: one compiled program
 
 
+@pytest.mark.slow
 @installed
 def test_rows_are_those_of_brax_with_its_own_wrapper() -> None:
     """All observations, including the last one before a reset. A fall terminates, and the limit truncates."""
@@ -82,6 +84,7 @@ def test_rows_are_those_of_brax_with_its_own_wrapper() -> None:
     assert seen == {(0, False, False), (0, False, True), (1, False, False), (1, True, False)}
 
 
+@pytest.mark.slow
 @installed
 def test_steps_do_not_write_into_the_state_they_are_given() -> None:
     """brax does, in the dict of its metrics."""
@@ -100,6 +103,7 @@ def test_steps_do_not_write_into_the_state_they_are_given() -> None:
     assert reached.obs.shape == ant.observation_space.shape and ant.action_space.shape == (8,)
 
 
+@pytest.mark.slow
 @installed
 def test_pictures() -> None:
     """Also without a display. If MuJoCo finds no OpenGL at all, the error says what to install."""

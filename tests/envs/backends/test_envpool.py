@@ -52,6 +52,7 @@ def test_undeclared_bounds_are_infinite():
     assert np.isneginf(walker["velocity"].low).all() and np.isposinf(walker["velocity"].high).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["CartPole-v1", "HalfCheetah-v4", "WalkerWalk-v1", "Pong-v5", "Maze-v0", "MiniGrid-Empty-5x5-v0"]
 )

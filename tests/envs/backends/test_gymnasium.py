@@ -109,6 +109,7 @@ def test_some_environments_are_reset_alone(num_workers: int) -> None:
     stepper.close()
 
 
+@pytest.mark.slow
 def test_the_data_are_those_of_the_pure_probe() -> None:
     """Whole learner states agree after the warm-up and five iterations, and the value after a truncation is learnt in full."""
     fused, on_host = (
@@ -202,6 +203,7 @@ def test_observations_have_32_bits(seen: str, shape: Any, dtype: Any) -> None:
     assert seen == "double" or all(SPACES[seen].contains(x.astype(SPACES[seen].dtype)) for x in obs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", ["dict", "tuple"])
 @in_workers
 def test_nested_observations(seen: str, num_workers: int) -> None:
@@ -273,7 +275,7 @@ def test_actions_are_checked(name: str, action: Any, error: Any, message: str, n
     envs.close()
 
 
-# ----------------------------------------------------------------------------------------------------- what learning may not see
+# --------------------------------------------------------------------------------------------------------- lives and raw rewards
 
 
 @in_workers
@@ -425,6 +427,7 @@ def test_environments_draw_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
         envs.render()
 
 
+@pytest.mark.slow
 def test_ppo_learns_a_little() -> None:
     agent = small_ppo("gymnasium:CartPole-v1", num_envs=8, rollout_length=32, learning_rate=0.01)
     _, history = jaxrl.run(agent, 8192, seeds=1, quiet=True, eval_every=0)
@@ -432,6 +435,7 @@ def test_ppo_learns_a_little() -> None:
     assert np.nanmean(returns[:2]) < 35 and np.nanmean(returns[-3:]) > 60
 
 
+@pytest.mark.slow
 def test_a_resumed_run_begins_new_episodes(tmp_path: Any) -> None:
     agent = small_dqn("gymnasium:CartPole-v1?num_workers=2")
     settings: dict[str, Any] = {"seeds": 1, "quiet": True, "eval_every": 0}

@@ -49,7 +49,7 @@ def truncations(env: Any) -> list[bool]:
     return rows
 
 
-# -------------------------------------------------------------------------------------------------------------------- what works
+# --------------------------------------------------------------------------------------------------------- conversions that work
 
 
 @pytest.mark.parametrize("given", [gymnasium_envs.Truncation, makes_one], ids=["class", "function"])
@@ -87,6 +87,7 @@ def test_options_are_those_of_the_class_and_of_the_backend() -> None:
         make_env(local, evry=2)
 
 
+@pytest.mark.slow
 def test_a_local_class_trains_and_its_run_goes_on_where_it_is_given_again(tmp_path: Path) -> None:
     local, quiet = local_class(), {"eval_every": 0, "quiet": True, "tensorboard": False}
     agent = small_ppo(local)
@@ -98,7 +99,7 @@ def test_a_local_class_trains_and_its_run_goes_on_where_it_is_given_again(tmp_pa
     assert int(states.iteration[0]) == 3
 
 
-# ------------------------------------------------------------------------------------------------------------------ what is told
+# ---------------------------------------------------------------------------------------------------------------------- messages
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def rollout(env, key, params):
     return obs, jax.lax.scan(step, env_state, jax.random.split(key, NUM_STEPS))[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list_envs("gymnax"))
 def test_every_environment(name):
     """Under jit and vmap, in a scan, with parameters per environment: two whose time limits differ."""

@@ -46,11 +46,13 @@ def played(env: Env, actions: Any) -> Any:
     return jax.device_get(jax.jit(play, compiler_options=COMPILE_FAST)(jax.random.key(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", [needs("xminigrid", "xminigrid:MiniGrid-Empty-5x5"), needs("jumanji", "jumanji:Game2048-v1")])
 def test_check_env_accepts_them(env_id: str) -> None:
     check_env(make_env(env_id), steps=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "flag"),
     [
@@ -71,6 +73,7 @@ def test_the_third_step_ends_an_episode(env_id: str, flag: str) -> None:
     assert jax.tree.map(np.shape, last) == jax.tree.map(np.shape, first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", [needs("craftax", f"craftax:{name}") for name in craftax.NAMES if "Symbolic" in name])
 def test_craftax_keeps_the_contract(env_id: str) -> None:
     """By shapes only."""

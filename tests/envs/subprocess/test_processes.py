@@ -218,6 +218,7 @@ def test_workers_end_with_the_process_that_started_them(number: signal.Signals, 
     assert soon(lambda: not any(map(runs, workers)))
 
 
+@pytest.mark.slow
 def test_the_command_line_says_it_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For failures of an environment in this process and in another."""
     sizes = ["--num-envs", "2", "--rollout-length", "8", "--num-minibatches", "1", "--total-steps", "64", "--eval-every", "0"]

@@ -67,6 +67,7 @@ def test_rows_are_the_callers(num_workers: int) -> None:
     assert [[row.obs[0, 0] for row in rows] for rows in parts] == [[time] * num_workers for time in (5, 6, 7)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["grows", "turns", "tells", "objects"])
 def test_what_does_not_fit_the_memory_is_pickled(how: str) -> None:
     """Shapes, dtypes and entries that change, and Python objects: they arrive unchanged."""
@@ -123,6 +124,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "num_workers", "message"),
     [
@@ -166,6 +168,7 @@ def test_memory_that_cannot_be_had_leaves_no_file_open(monkeypatch: pytest.Monke
     assert len(os.listdir("/proc/self/fd")) == files
 
 
+@pytest.mark.slow
 def test_workers_import_no_jax() -> None:
     envs = opened(Modules)
     assert envs.step(np.zeros(5, int)).info["jax"].tolist() == [False] * 5

@@ -44,6 +44,7 @@ def opened(start: Any = Batch, num_workers: int = 2, **options: Any) -> Iterator
         assert soon(lambda: not any(map(runs, ever)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "why"),
     [
@@ -123,7 +124,7 @@ def test_a_row_that_nobody_has_seen_is_made_up_too(tmp_path: Path) -> None:
 def test_what_fails_at_the_start_is_not_tried_again(what: str, tmp_path: Path) -> None:
     with (
         pytest.raises(EnvironmentFailed, match=f"KeyError: '{what}'"),
-        opened(partial(Once, mark=tmp_path / "x", what=what)) as envs,
+        opened(partial(Once, mark=tmp_path / "x", operation=what)) as envs,
     ):
         envs.reset()
 
@@ -154,6 +155,7 @@ def test_one_that_is_lost_in_a_reset(method: str, tmp_path: Path) -> None:
         assert envs.begun_anew().tolist() == [method == "reset_where"] * 2 + [False] * 2
 
 
+@pytest.mark.slow
 def test_two_runs_are_the_same() -> None:
     """Each process is lost in every third row, between rows of episodes that end."""
 
@@ -188,6 +190,7 @@ def test_the_others_go_on_meanwhile() -> None:
         assert times[0] >= 1
 
 
+@pytest.mark.slow
 def test_who_stood_still_with_this_process_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after SIGSTOP to all of them, and SIGCONT to this process first."""
     monkeypatch.setattr("jaxrl.envs.subprocess.processes.LOOK", 0.1)

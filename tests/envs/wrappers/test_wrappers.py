@@ -423,6 +423,7 @@ IDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_they_keep_the_contract(env_id: str) -> None:
     env = make_env(env_id)
@@ -473,6 +474,7 @@ names = st.text(string.ascii_lowercase + "_", min_size=1, max_size=6).filter(str
 literals = st.integers() | st.floats(allow_nan=False) | st.text(max_size=6) | st.none() | st.booleans() | st.tuples(st.integers())
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.builds(Call, names, st.lists(literals, max_size=3).map(tuple), st.dictionaries(names, literals, max_size=2))))
 def test_ids_with_wrappers_read_back_as_written(calls: list[Call]) -> None:
@@ -561,8 +563,9 @@ def test_usage_is_what_an_id_takes() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_wrapped_environments_start_no_backend() -> None:
-    """Building is for any machine: nothing may be computed before a run begins."""
+    """An agent can be built on any machine: nothing may be computed before a run begins."""
     from tests.helpers.fresh_python import in_fresh_python
 
     ids = [f"gymnax:CartPole-v1|{each}" for each in ("flatten_observation|sticky_actions", "time_limit(9)|time_aware")]
@@ -570,6 +573,7 @@ def test_wrapped_environments_start_no_backend() -> None:
     assert in_fresh_python(code + "from jaxrl.xla.private_jax import backends_started\nresult = backends_started()") is False
 
 
+@pytest.mark.slow
 def test_ppo_learns_from_a_wrapped_environment_and_is_built_again() -> None:
     agent = small_ppo("CartPole-v1|select_observation(0, 2)|frame_stack(2)|time_limit(12)|time_aware|sticky_actions(0.1)")
     assert agent.env.observation_space.shape == (5,)
@@ -584,6 +588,7 @@ def test_ppo_learns_from_a_wrapped_environment_and_is_built_again() -> None:
     assert_bit_equal(again.init(jax.random.key(0)), agent.init(jax.random.key(0)))
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_and_resumes_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, "")
     env_id, folder = "CartPole-v1|select_observation(0,2)|time_limit(3)", tmp_path / "run"

@@ -62,8 +62,8 @@ def learn_q_probes(make: Any, iterations: int = 300) -> dict[str, Any]:
     def run(which: Any) -> Any:
         state, _ = run_iterations(agent, agent.init(jax.random.key(0), None, which), iterations)
         policy = agent.algorithm.policy(state.learner)
-        given = (policy, agent.algorithm.initial_carry(3), inputs, jnp.arange(3), jax.random.key(0))
-        greedy = agent.algorithm.act(*given, explore=False)[1]
+        arguments = (policy, agent.algorithm.initial_carry(3), inputs, jnp.arange(3), jax.random.key(0))
+        greedy = agent.algorithm.act(*arguments, explore=False)[1]
         if isinstance(agent.env.action_space, spaces.Discrete):
             return values_of(agent, state.learner, inputs), greedy
         values = jnp.stack([values_of(agent, state.learner, inputs, a) for a in (-0.5, 0.5)], -1)
@@ -98,7 +98,7 @@ def model(apply: Any) -> Model:
     return Model(None, function, function, lambda batch: ())  # type: ignore[arg-type]
 
 
-def rule(config: Any, policy: str) -> ActorCriticSetup[Any]:
+def actor_critic_setup(config: Any, policy: str) -> ActorCriticSetup[Any]:
     """Return the setup of a policy that is "squashed", "categorical" or "deterministic"."""
     actors = {
         "squashed": lambda p, obs: TanhNormal(obs @ p["mean"], obs @ p["log_std"]),
@@ -130,7 +130,7 @@ def case(policy: str, seed: int) -> tuple[Any, Any, Any, CriticBatch]:
         return {"x": normal(CRITICS, FEATURES), "a": normal(CRITICS, D), "a2": normal(CRITICS, D)}
 
     action = rng.integers(ACTIONS, size=N).astype(np.int32) if discrete else np.tanh(normal(N, D))
-    inputs, after = (first_input(normal(N, FEATURES), rule(None, policy).action_space, N) for _ in range(2))
+    inputs, after = (first_input(normal(N, FEATURES), actor_critic_setup(None, policy).action_space, N) for _ in range(2))
     terminated, valid = rng.random((2, N)) < np.array([[0.3], [0.7]])
     discount = np.where(terminated, 0, rng.uniform(0.5, 1, N)).astype(np.float32)
     batch = Transitions(inputs, after, action, normal(N), discount, rng.uniform(0.2, 1, N).astype(np.float32), valid)

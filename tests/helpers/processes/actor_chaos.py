@@ -145,10 +145,12 @@ def train(faults: int, seed: int = 0) -> Report:
         wrong += [] if driver.failure is None else [f"the pool gave up: {driver.failure}"]
         wrong += [f"unused order: {path.name}" for path in Path(folder).iterdir()]
     if iterations != pool.number or states.learner.version.tolist() != [iterations]:
-        wrong.append(f"{iterations} iterations made {states.learner.version.tolist()} updates from {pool.number} rollouts")
-    told = [line for line in notes if "; replaced (restart " in line]
-    if not len(told) == sum(restarts) == faults == len(disturber.done):
-        wrong.append(f"{faults} faults requested, {len(disturber.done)} made, {sum(restarts)} restarts, {len(told)} reported")
+        wrong.append(f"{iterations} iterations learnt {states.learner.version.tolist()} times from {pool.number} rollouts")
+    replacements = [line for line in notes if "; replaced (restart " in line]
+    if not len(replacements) == sum(restarts) == faults == len(disturber.done):
+        wrong.append(
+            f"{faults} faults, {len(disturber.done)} of them made, {sum(restarts)} restarts, {len(replacements)} reported"
+        )
     if not soon(lambda: not [pid for pid in workers_of(os.getpid()) if runs(pid) and pid not in children]):
         wrong.append("processes still run")
     if more := segments() - names:

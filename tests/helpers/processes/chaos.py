@@ -76,8 +76,8 @@ def kill_at_random(folder: Path, total_steps: int, kills: int, seed: int, timeou
 
 def differences(a: Path, b: Path) -> list[str]:
     """Return the differences between the ends of two runs: arrays of the last checkpoints, and rows of the logs."""
-    (one, _), (other, _) = (read_arrays(folder / "checkpoints") for folder in (a, b))
-    found = [path for path in one if path not in other or not np.array_equal(one[path], other[path], equal_nan=True)]
+    (arrays_a, _), (arrays_b, _) = (read_arrays(folder / "checkpoints") for folder in (a, b))
+    found = [k for k, x in arrays_a.items() if k not in arrays_b or not np.array_equal(x, arrays_b[k], equal_nan=True)]
     if progress(a) != progress(b):
         found.append("progress.csv")
     return found

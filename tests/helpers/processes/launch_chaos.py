@@ -51,7 +51,7 @@ FAULTS = (
     *("early-kill 0", "stop 0", "raise 0", "term 0"),
 )
 """Faults, each with the process that it is done to. save-kill: during a save. early-kill: while processes load and connect."""
-TOLD = {
+REPORTS = {
     "early-kill": "was killed by SIGKILL",
     "kill": "was killed by SIGKILL",
     "save-kill": "was killed by SIGKILL",
@@ -88,7 +88,7 @@ class Launch:
         self.lines.extend(line.rstrip("\n") for line in self.process.stdout)
 
     @property
-    def told(self) -> list[str]:
+    def reports(self) -> list[str]:
         """Messages about faults."""
         return [line.removeprefix("launch: ") for line in self.lines if line.startswith("launch: rank")]
 
@@ -123,7 +123,7 @@ class Launch:
     def disturb(self, fault: str, deadline: float) -> str:
         """Wait for the run to advance, then cause a fault. Return where the run was and the launcher's message."""
         how, number = fault.split()
-        before, told, known = self.last, len(self.told), set(self.pids)
+        before, num_reports, known = self.last, len(self.reports), set(self.pids)
         if how == "early-kill":
             self.wait(lambda: len(self.ranks()) == self.processes and not known & {*self.ranks().values()}, deadline)
             time.sleep(1.0)
@@ -138,8 +138,8 @@ class Launch:
         else:
             os.kill(pid, {"stop": signal.SIGSTOP, "term": signal.SIGTERM}.get(how, signal.SIGKILL))
         saving = ", while saving" * is_saving(self.folder)
-        self.wait(lambda: len(self.told) > told, deadline)
-        return f"{fault}: at checkpoint {at}{saving}; after {time.monotonic() - began:.1f} s: {self.told[-1]}"
+        self.wait(lambda: len(self.reports) > num_reports, deadline)
+        return f"{fault}: at checkpoint {at}{saving}; after {time.monotonic() - began:.1f} s: {self.reports[-1]}"
 
 
 def end(launch: Launch, timeout: float) -> list[str]:
@@ -162,14 +162,14 @@ def disturbed(
         for count, fault in enumerate(faults, 1):
             done.append(launch.disturb(fault, deadline))
             how, number = fault.split()
-            ended = [f"rank {each} {TOLD[how]}" for each in (range(processes) if how == "term" else [number])]
-            if not launch.told[-1].startswith(tuple(ended)) or f"(restart {count} of {len(faults)})" not in launch.told[-1]:
-                wrong.append(f"unexpected message after {fault!r}: {launch.told[-1]}")
+            ended = [f"rank {each} {REPORTS[how]}" for each in (range(processes) if how == "term" else [number])]
+            if not launch.reports[-1].startswith(tuple(ended)) or f"(restart {count} of {len(faults)})" not in launch.reports[-1]:
+                wrong.append(f"after {fault!r} it reported: {launch.reports[-1]}")
         wrong += end(launch, deadline - time.monotonic())
     finally:
         launch.process.kill()
-    if len(launch.told) != len(faults):
-        wrong.append(f"{len(launch.told)} faults were reported")
+    if len(launch.reports) != len(faults):
+        wrong.append(f"{len(launch.reports)} faults were reported")
     return done, wrong
 
 

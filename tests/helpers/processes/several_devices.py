@@ -53,7 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 class Kept(NamedTuple):
     """An algorithm's statistics and the last rollout."""
 
-    own: Any
+    algorithm_statistics: Any
     rows: dict[str, Any]
     starts: dict[str, Any]
 
@@ -64,35 +64,42 @@ class Kept(NamedTuple):
 
 def keeping(agent: Agent) -> Agent:
     """Return the agent with the last rollout in its state. Each environment's rows stay on its device."""
-    rule = agent.algorithm
+    algorithm = agent.algorithm
 
     def keep(learner: Any, rollout: Rollout) -> Any:
         rows = rollout._asdict()
         starts = {name: rows.pop(name) for name in STARTS}
         return learner._replace(statistics=Kept(learner.statistics, rows, starts))
 
-    def own(learner: Any) -> Any:
-        return learner._replace(statistics=learner.statistics.own)
+    def without_rollout(learner: Any) -> Any:
+        return learner._replace(statistics=learner.statistics.algorithm_statistics)
 
     def init(key: Any, hyperparams: Any) -> Any:
-        learner = rule.init(key, hyperparams)
-        return keep(learner, example_rollout(rule, agent.env, rule.policy(learner), agent.num_envs, agent.rollout_length))
+        learner = algorithm.init(key, hyperparams)
+        return keep(
+            learner, example_rollout(algorithm, agent.env, algorithm.policy(learner), agent.num_envs, agent.rollout_length)
+        )
 
     def observe(learner: Any, rollout: Rollout) -> Any:
-        return keep(rule.observe(own(learner), rollout), rollout)
+        return keep(algorithm.observe(without_rollout(learner), rollout), rollout)
 
     def update(learner: Any, rollout: Rollout) -> Any:
-        learner, metrics = rule.update(own(learner), rollout)
+        learner, metrics = algorithm.update(without_rollout(learner), rollout)
         return keep(learner, rollout), metrics
 
-    functions = {"init": init, "policy": lambda learner: rule.policy(own(learner)), "observe": observe, "update": update}
+    functions = {
+        "init": init,
+        "policy": lambda learner: algorithm.policy(without_rollout(learner)),
+        "observe": observe,
+        "update": update,
+    }
     sizes = {"num_envs": agent.num_envs, "rollout_length": agent.rollout_length}
-    return bind(rule._replace(**functions), agent.env, **sizes, hyperparams=agent.hyperparams, axis_name=agent.axis_name)
+    return bind(algorithm._replace(**functions), agent.env, **sizes, hyperparams=agent.hyperparams, axis_name=agent.axis_name)
 
 
-def on_devices(rule: str, number: int) -> dict[str, np.ndarray]:
+def on_devices(algorithm: str, number: int) -> dict[str, np.ndarray]:
     """Return rollouts, parameters and gradient norm by name. On one device the agent is not changed."""
-    make = partial(small, rule, "CartPole-v1", **SETTINGS[rule])
+    make = partial(small, algorithm, "CartPole-v1", **SETTINGS[algorithm])
     agent = keeping(make()) if number == 1 else data_parallel(keeping(make(axis_name="data")), number)
     state, step, found = agent.init(jax.random.key(0)), jax.jit(agent.step), {}
     for iteration in range(ITERATIONS):
@@ -107,8 +114,8 @@ def on_devices(rule: str, number: int) -> dict[str, np.ndarray]:
     return found
 
 
-def main(rule: str, path: str) -> None:
-    found = {f"{number}/{name}": x for number in DEVICES for name, x in on_devices(rule, number).items()}
+def main(algorithm: str, path: str) -> None:
+    found = {f"{number}/{name}": x for number in DEVICES for name, x in on_devices(algorithm, number).items()}
     np.savez(path, **found)
 
 

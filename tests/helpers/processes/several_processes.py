@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 
-def main(port: str, num_processes: int, number: int, rule: str) -> None:
+def main(port: str, num_processes: int, number: int, algorithm: str) -> None:
     devices = 2 // num_processes
     jax.config.update("jax_num_cpu_devices", devices)
     if num_processes > 1:
@@ -29,7 +29,7 @@ def main(port: str, num_processes: int, number: int, rule: str) -> None:
     from jaxrl.runtime.distributed.group import current
     from tests.helpers.agents import small
 
-    agent = data_parallel(small(rule, "CartPole-v1"), make_mesh({"data": 2}))
+    agent = data_parallel(small(algorithm, "CartPole-v1"), make_mesh({"data": 2}))
     state, step = agent.init(jax.random.key(0)), jax.jit(agent.step)
     for _ in range(3):
         state, _ = step(state)

@@ -1,8 +1,8 @@
 """One of several processes that call ``jaxrl.run`` together: ``python -m tests.helpers.processes.several_runs CALLS RESULT``.
 
-CALLS is JSON: for each call the algorithm ("rule"), the environment, settings of the small agent, and arguments of ``run``. The
-arguments under "odd" replace them in process 1. The leaves of states are saved as RESULT-CALL-PROCESS.npz. If a call raises,
-ERROR and the message are printed.
+CALLS is JSON: for each call the algorithm, the environment, settings of the small agent, and arguments of ``run``. The arguments
+under "odd" replace them in process 1. The leaves of states are saved as RESULT-CALL-PROCESS.npz. If a call raises, ERROR and the
+message are printed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def plain_leaves(states: Any) -> list[np.ndarray]:
     return [np.asarray(x) for x in jax.tree.leaves(current().fetch(jax.tree.map(data, states)))]
 
 
-def call(rule: str, env: str, settings: dict[str, Any] | None = None, **run: Any) -> tuple[Any, Any]:
+def call(algorithm: str, env: str, settings: dict[str, Any] | None = None, **run: Any) -> tuple[Any, Any]:
     """Call ``run`` once."""
-    return jaxrl.run(small(rule, env, **settings or {}), tensorboard=False, **run)
+    return jaxrl.run(small(algorithm, env, **settings or {}), tensorboard=False, **run)
 
 
 def main(calls: list[dict[str, Any]], result: str) -> None:

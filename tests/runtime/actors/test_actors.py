@@ -75,6 +75,7 @@ def test_rollouts_are_those_of_one_process(name: str, request: pytest.FixtureReq
     assert len(carries) == (name == "recurrent") and all(x.any() for x in carries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock", ["deterministic", "async"])
 def test_noise_is_new_in_each_worker_row_and_rollout(clock: str) -> None:
     agent = small_ppo("gymnasium:Pendulum-v1", model=only_noise)
@@ -128,6 +129,7 @@ def test_parameters_lie_in_few_blocks(uneven: Twins) -> None:
     assert not sum(uneven.pool.dispatcher.policies.users)
 
 
+@pytest.mark.slow
 def test_an_environment_that_only_this_process_knows_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registered with gymnasium only in this process, as in a script, with a class that no other process can import."""
 
@@ -141,6 +143,7 @@ def test_an_environment_that_only_this_process_knows_is_sent(monkeypatch: pytest
         assert rollout.truncated[0, 2].all() and not rollout.truncated[0, :2].any()
 
 
+@pytest.mark.slow
 def test_what_is_closed_says_so() -> None:
     """A rollout requested before does not return old contents of its memory."""
     agent = small_ppo(ENV)
@@ -154,6 +157,7 @@ def test_what_is_closed_says_so() -> None:
         pool.close()
 
 
+@pytest.mark.slow
 def test_who_forgets_a_pool_leaves_no_process() -> None:
     agent = small_ppo(ENV)
     with nothing_left():

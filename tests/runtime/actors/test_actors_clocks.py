@@ -71,6 +71,7 @@ def driven(agent: Any, pool: ActorPool, lag: int, *calls: int) -> Any:
     return lent.versions, metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 1, 2])
 def test_parameters_are_as_old_as_the_lag(lag: int, deterministic: ActorPool) -> None:
     """For all divisions into calls of ``iterate``."""
@@ -82,6 +83,7 @@ def test_parameters_are_as_old_as_the_lag(lag: int, deterministic: ActorPool) ->
         np.testing.assert_array_equal(part[MOST_LAG].value, [max(these)] * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [1, 2])
 def test_the_age_of_parameters_is_bounded_on_the_asynchronous_clock(lag: int, newest: ActorPool) -> None:
     versions, metrics = driven(small("impala", ENV), newest, lag, 30)
@@ -92,6 +94,7 @@ def test_the_age_of_parameters_is_bounded_on_the_asynchronous_clock(lag: int, ne
     assert ages.max() > 0
 
 
+@pytest.mark.slow
 def test_a_worker_takes_the_newest_parameters(tmp_path: Path) -> None:
     """The newest when its rollout begins, not those of the request."""
     mark = tmp_path / "go"

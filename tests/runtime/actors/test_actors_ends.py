@@ -93,6 +93,7 @@ def test_a_learner_ends_with_its_workers(number: signal.Signals, tmp_path: Path)
     assert segments() <= names
 
 
+@pytest.mark.slow
 def test_a_run_that_loses_too_many_workers_goes_on_when_it_is_asked(tmp_path: Path) -> None:
     """Its checkpoint is of the last complete iteration, and the error is raised after it is written."""
     out, mark = tmp_path / "run", tmp_path / "order"
@@ -146,6 +147,7 @@ for more in (3, 8, 14, 20):
 """
 
 
+@pytest.mark.slow
 def test_too_few_open_files_are_one_error(tmp_path: Path) -> None:
     """At any point where they run out, with a fix. No process and no open file is left."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -100,6 +100,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "message"), FAULTS, ids=[how for how, _ in FAULTS])
 def test_a_worker_that_fails_is_replaced(how: str, message: str, disturbed: Disturbed) -> None:
     """Reported once, with the traceback of an exception.
@@ -127,6 +128,7 @@ def test_a_worker_that_fails_is_replaced(how: str, message: str, disturbed: Dist
     check_no_seam(after, again, pool.members[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_one_that_has_nothing_to_do_is_replaced(number: signal.Signals, disturbed: Disturbed) -> None:
     """Like one that fails in a rollout. The message does not say for how long it was gone."""
@@ -171,6 +173,7 @@ def test_who_was_suspended_with_its_workers_misses_none(monkeypatch: pytest.Monk
     assert told[:-1] == [None] * 8 and told[-1] == "was stopped (SIGSTOP)"
 
 
+@pytest.mark.slow
 def test_one_that_cannot_start_again(tmp_path: Path) -> None:
     """Counts as another restart."""
     agent = small_ppo(told(tmp_path / "order"), num_envs=1, num_minibatches=1)
@@ -183,6 +186,7 @@ def test_one_that_cannot_start_again(tmp_path: Path) -> None:
         assert len(notes) == 1 and "SIGKILL" in notes[0]
 
 
+@pytest.mark.slow
 def test_who_is_told_of_a_fault_may_close(tmp_path: Path) -> None:
     """The callback runs in the thread that watches the workers, which may also collect lost pools."""
     agent = small_ppo(told(tmp_path / "order"), num_envs=1, num_minibatches=1)
@@ -194,7 +198,7 @@ def test_who_is_told_of_a_fault_may_close(tmp_path: Path) -> None:
             wait()
 
 
-# ------------------------------------------------------------------------------------------------------------ two runs are equal
+# -------------------------------------------------------------------------------------------------------------- equality of runs
 
 
 class Killed(ActorPool):
@@ -245,6 +249,7 @@ def test_a_kill_in_a_rollout_is_one_before_it(tmp_path: Path) -> None:
     assert not valid[2].any() and valid[3].any()
 
 
+@pytest.mark.slow
 def test_replay_stores_no_step_across_a_restart(tmp_path: Path) -> None:
     """With rollouts of a single row collected ahead, two runs with the same kill are equal.
 

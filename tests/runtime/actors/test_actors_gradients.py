@@ -73,6 +73,7 @@ def test_the_mean_of_the_workers_is_the_learners_gradient(settings: dict[str, An
     assert (metrics[STALENESS].sum == 0).all() and (metrics[RESTARTS].value == 0).all()
 
 
+@pytest.mark.slow
 def test_devices_learn_what_one_does() -> None:
     """By averaging the gradients of shares of the environments: with one minibatch, equal to PPO on one device."""
     agent = small_ppo(ENV, num_minibatches=1, normalize_observations=True)
@@ -83,6 +84,7 @@ def test_devices_learn_what_one_does() -> None:
         assert_close(metrics[name], theirs[name], 1e-4)
 
 
+@pytest.mark.slow
 def test_gradients_count_one_by_one() -> None:
     """In the order of arrival (A3C). An iteration has as many gradients as there are workers.
 
@@ -101,6 +103,7 @@ def test_gradients_count_one_by_one() -> None:
         np.testing.assert_allclose(part["charts/learning_rate"].sum / part["charts/learning_rate"].count, 0.03 * rate, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_workers_get_the_parameters_of_each_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only the parameters of the request."""
     versions, publish = list[Any](), ActorPool.publish

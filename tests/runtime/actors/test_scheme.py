@@ -46,14 +46,11 @@ def r2d2() -> Agent:
     return small("r2d2", ENV)
 
 
-RULE_OF = {"a2c": "ppo", "a3c": "a2c", "ga3c": "impala", "impala": "impala", "apex": "dqn", "r2d2": "r2d2", "ddppo": "ppo"}
-
-
 # ------------------------------------------------------------------------------------------------------------------- the grid
 
 
 @pytest.mark.parametrize(
-    ("name", "rule"),
+    ("name", "algorithm"),
     [
         ("a2c", "ppo"),
         ("a3c", "a2c"),
@@ -64,8 +61,8 @@ RULE_OF = {"a2c": "ppo", "a3c": "a2c", "ga3c": "impala", "impala": "impala", "ap
         ("ddppo", "ppo"),
     ],
 )
-def test_presets_serve_the_rule_that_they_are_named_for(name: str, rule: str) -> None:
-    agent = small(rule, ENV)
+def test_presets_serve_the_algorithm_that_they_are_named_for(name: str, algorithm: str) -> None:
+    agent = small(algorithm, ENV)
     chosen = resolve_scheme(agent, name, 2)
     assert chosen == dataclasses.replace(SCHEMES[name], num_workers=2) == resolve_scheme(agent, dataclasses.asdict(chosen), None)
     assert describe(chosen, agent.num_envs).startswith(
@@ -162,7 +159,7 @@ def test_one_answer_to_who_collects(more: dict[str, Any]) -> None:
         jaxrl.run(agent, 64, scheme="a2c", quiet=True, **more)
 
 
-# ---------------------------------------------------------------------------------------------------------- what does not start
+# ---------------------------------------------------------------------------------------------------------------- failed starts
 
 
 def local_model(observation_space: Any, action_space: Any) -> Any:
@@ -212,6 +209,7 @@ def test_environments_that_do_not_start(why: str, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------------- whole runs
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_by_a_scheme(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The run folder stores the scheme, and a resumed run uses it."""
     out = tmp_path / "run"

@@ -122,6 +122,7 @@ def test_how_many_are_enough() -> None:
     assert share.sum.tolist() == [9, 9] and share.count.tolist() == [32, 32]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_late_workers_are_cut_short(collected: Collected) -> None:
     """After the row in which the others finish, and not before a quarter of the rows."""
     rows = [ends(rollout) for rollout in collected.rollouts]
@@ -166,6 +167,7 @@ def test_environments_go_on_where_they_stood(collected: Collected) -> None:
             envs.close()
 
 
+@pytest.mark.slow
 def test_memory_goes_on_where_it_stood(collected: Collected) -> None:
     """A rollout begins with the carry after the last real row before it, and acting uses that carry."""
     algorithm = collected.agent.algorithm
@@ -190,7 +192,7 @@ def test_one_that_is_lost_after_a_cut_begins_anew(collected: Collected) -> None:
     assert not collected.rollouts[3].valid[:, 0, LATE].any() and after.is_first[:, 1].all()
 
 
-# ------------------------------------------------------------------------------------------------------------ what learns from it
+# --------------------------------------------------------------------------------------------------------------- learning from it
 
 
 def cut(rollout: Rollout, envs: slice, end: int) -> Rollout:
@@ -220,6 +222,7 @@ def numpy_gae(rollout: Rollout, values: np.ndarray, gamma: float, lam: float) ->
     return advantage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [0, 2])
 def test_returns_are_those_of_the_rows_that_there_are(collected: Collected, n: int) -> None:
     """As if the rollout had only its real rows, for any values of padding."""
@@ -244,6 +247,7 @@ def test_returns_are_those_of_the_rows_that_there_are(collected: Collected, n: i
         assert not np.any(ours[end:])
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_the_rows_that_there_are(collected: Collected) -> None:
     policy = jax.tree.map(lambda x: x[0], collected.policy(0))
     of_rollout: Any = jax.jit(collected.agent.algorithm.gradients)  # type: ignore[arg-type]
@@ -253,6 +257,7 @@ def test_gradients_are_those_of_the_rows_that_there_are(collected: Collected) ->
     assert any(np.any(x) for x in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 def test_statistics_are_those_of_the_rows_that_there_are(collected: Collected) -> None:
     """Statistics of observations, and of discounted returns, which continue from one rollout to the next."""
     space = collected.agent.env.observation_space
@@ -263,6 +268,7 @@ def test_statistics_are_those_of_the_rows_that_there_are(collected: Collected) -
     assert_close(padded, short)
 
 
+@pytest.mark.slow
 def test_no_draw_of_replay_sees_padding(collected: Collected) -> None:
     """Three-step returns of the late worker's rows, against a loop over its rows."""
     space, actions = collected.agent.env.observation_space, collected.agent.env.action_space
@@ -321,8 +327,8 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", [pytest.param(name, marks=() if name in ("ppo", "a2c") else pytest.mark.slow) for name in ALIKE])
 def test_devices_with_more_or_fewer_rows_learn_what_one_does(case: str) -> None:
     """Each valid row has the same weight in gradients, statistics and logs, on any device."""
-    rule, settings = ALIKE[case]
-    agent = small(rule, "gymnasium:CartPole-v1", num_envs=4, rollout_length=16, **settings)
+    algorithm, settings = ALIKE[case]
+    agent = small(algorithm, "gymnasium:CartPole-v1", num_envs=4, rollout_length=16, **settings)
     sampler = HostSampler(agent, [3])
     state = HostLearner(agent, sampler).start(jax.random.key(0))
     policy = jax.tree.map(lambda x: x[None], agent.algorithm.policy(state.learner))
@@ -338,6 +344,7 @@ def test_devices_with_more_or_fewer_rows_learn_what_one_does(case: str) -> None:
         assert_close(metrics[name].sum / metrics[name].count, mean.sum / mean.count, 1e-4)
 
 
+@pytest.mark.slow
 def test_one_row_on_all_devices_counts_as_one() -> None:
     x, valid = jnp.array([[3.0, 5.0], [7.0, 9.0]]), jnp.array([[False, False], [True, False]])
     mean = jax.vmap(lambda x, valid: pmean(valid_mean(valid, "d")(x), "d"), axis_name="d")
@@ -345,11 +352,12 @@ def test_one_row_on_all_devices_counts_as_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "who"), [("ppo", {"updates": "all_reduced"}), pytest.param("a2c", {"gradients": "workers"}, marks=pytest.mark.slow)]
+    ("algorithm", "who"),
+    [("ppo", {"updates": "all_reduced"}), pytest.param("a2c", {"gradients": "workers"}, marks=pytest.mark.slow)],
 )
-def test_a_run_learns_from_rollouts_that_were_cut(rule: str, who: dict[str, str]) -> None:
+def test_a_run_learns_from_rollouts_that_were_cut(algorithm: str, who: dict[str, str]) -> None:
     """One of two devices, or of two workers, has fewer rows. The clock decides whether later rollouts are complete."""
-    agent = small(rule, ENV, num_envs=4, rollout_length=LENGTH)
+    agent = small(algorithm, ENV, num_envs=4, rollout_length=LENGTH)
     scheme = resolve_scheme(agent, {"sync_fraction": 0.5, **who}, 2)
     assert scheme is not None
     with nothing_left():

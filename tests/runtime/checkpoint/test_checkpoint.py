@@ -404,7 +404,7 @@ def test_a_failed_write_is_one_error_and_harms_nothing(two: Path) -> None:
     assert_bit_equal(restore(two, tiny())[0], tiny(2))
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 class Renamed(NamedTuple):

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.chaos import progress
 
@@ -33,6 +35,7 @@ print(guarded(lambda: train(folder / "stopped")), guarded(lambda: train(folder /
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_a_run_with_one_line_and_loses_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -93,6 +96,7 @@ def test_writes_that_were_given_up_are_not_told_of_later(tmp_path: Path) -> None
     assert "of somebody else" in ended.stderr and "OCDBT" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_writes_that_fail_in_threads_print_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MANY, str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

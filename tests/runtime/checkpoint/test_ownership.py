@@ -172,6 +172,7 @@ def test_what_was_set_aside_before_is_never_deleted(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_run_renames_what_is_in_its_own_way_and_deletes_none_of_it(tmp_path: Path) -> None:
     """The folder belongs to the run: a step with a damaged manifest must not end it."""
     train(cartpole("ppo"), tmp_path, 32 * 8, checkpoint_every=0)

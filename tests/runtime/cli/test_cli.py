@@ -87,6 +87,7 @@ def test_counts_may_be_written_as_people_do() -> None:
     assert all(type(x) is int for x in (options.total_steps, options.eval_every, settings["num_envs"]))
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_parameters_of_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = ["train", "ppo", "--env", ENV, *SMALL, "--eval-every", "0"]
     assert main([*train, "--total-steps", "16", "--out", str(tmp_path / "first")]) == 0
@@ -199,6 +200,7 @@ def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert jaxrl.build(config["agent"]).num_envs == 2
 
 
+@pytest.mark.slow
 def test_a_run_is_made_longer_and_nothing_else_of_it_is_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "ppo", "--anneal", "--env", ENV, "--eval-every", "0", *SMALL]
     folder = str(tmp_path / "run")

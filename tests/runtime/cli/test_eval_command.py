@@ -58,6 +58,7 @@ def evaluated(capsys: pytest.CaptureFixture[str], *args: str | Path) -> dict[str
 # --------------------------------------------------------------------------------------------------------------------- numbers
 
 
+@pytest.mark.slow
 def test_returns_are_those_of_evaluate(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = evaluated(capsys, runs / "ppo", "--episodes", "3", "--eval-seed", "3")
     assert found["settings"] == {
@@ -94,6 +95,7 @@ def test_the_interquartile_mean_is_of_seeds() -> None:
     assert np.isnan(interquartile(np.array([np.nan]))).all()
 
 
+@pytest.mark.slow
 def test_episodes_follow_from_the_seeds_alone(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def returns(*args: str) -> Any:
         return evaluated(capsys, runs / "ppo", "--episodes", "3", *args)["runs"][0]["episodic_return"]
@@ -190,6 +192,7 @@ def test_ctrl_c_keeps_what_is_done(
     assert len(json.loads(file.read_text())["runs"]) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_does_not_wait_for_the_program_that_plays(runs: Path) -> None:
     """Otherwise it would take hours, since these episodes do not end."""
     env = "CartPole-v1?max_steps_in_episode=1000000000&theta_threshold_radians=1e30&x_threshold=1e30"
@@ -208,7 +211,7 @@ def test_ctrl_c_does_not_wait_for_the_program_that_plays(runs: Path) -> None:
     assert (process.returncode, out, err) == (130, "", "jaxrl: interrupted\n")
 
 
-# ----------------------------------------------------------------------------------------------------------------- shortcomings
+# ----------------------------------------------------------------------------------------------------------- incomplete results
 
 
 def test_episodes_that_were_cut_are_said(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

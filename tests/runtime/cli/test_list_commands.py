@@ -214,6 +214,7 @@ def test_presets_are_what_was_measured(name: str) -> None:
     assert measured["spec"]["env"] == preset.env == EXPERIMENTS[name].env
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_that_nobody_measured_say_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Their command is complete, and builds an agent that can train (checked on shapes only)."""
@@ -228,9 +229,9 @@ def test_presets_that_nobody_measured_say_so(name: str, capsys: pytest.CaptureFi
     agent = ALGORITHMS[preset.algorithm].load().make(preset.env, **settings)
 
     def once(key: Any) -> Any:
-        learner, rule = agent.init(key).learner, agent.algorithm
-        rollout = example_rollout(rule, agent.env, rule.policy(learner), agent.num_envs, agent.rollout_length)
-        return rule.update(learner, rollout)[0].version
+        learner, algorithm = agent.init(key).learner, agent.algorithm
+        rollout = example_rollout(algorithm, agent.env, algorithm.policy(learner), agent.num_envs, agent.rollout_length)
+        return algorithm.update(learner, rollout)[0].version
 
     assert jax.eval_shape(once, jax.eval_shape(lambda: jax.random.key(0))).shape == ()
 

@@ -84,7 +84,7 @@ def test_the_pole_leans_the_way_it_falls() -> None:
     assert where(upright, LIMB)[0] == pytest.approx(0, abs=0.005)
     assert where(right, LIMB)[0] > 0.02 and where(left, LIMB)[0] < -0.02
     assert where(right, LIMB)[1] < where(upright, LIMB)[1], "a pole that leans is lower"
-    # The environment agrees: without a push, a positive angle of the pole grows, and a push to the right increases it too.
+    # The environment agrees: without a push, a positive angle of the pole grows, and a push to the right raises the pole.
     env = make_env("CartPole-v1")
     state, _ = env.reset(jax.random.key(0), env.params)
     state = state.replace(x=np.float32(0), x_dot=np.float32(0), theta=np.float32(0.1), theta_dot=np.float32(0))
@@ -264,7 +264,7 @@ def test_what_cannot_be_drawn_is_told(env: Any) -> None:
         drawing(env)
 
 
-# ------------------------------------------------------------------------------------------------------------------------ films
+# ----------------------------------------------------------------------------------------------------------------------- videos
 
 
 def shots(colours: list[tuple[int, int, int]], seconds: float) -> Iterator[Shot]:
@@ -315,6 +315,7 @@ def test_an_mp4_gets_every_picture_for_as_long_as_it_stays(tmp_path: Path, monke
     assert given["sent"] == [bytes((1, 2, 3)) * 48] * 3 + [bytes((4, 5, 6)) * 48] * 3
 
 
+@pytest.mark.slow
 def test_an_mp4_without_its_package(monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     assert main(["record", str(folder), "--out", "x.mp4"]) == 2

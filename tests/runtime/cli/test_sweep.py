@@ -142,9 +142,10 @@ def test_whole_numbers_may_be_written_as_people_do(file: Path) -> None:
     assert sweep.grid["learning_rate"][1] == 0
 
 
-@pytest.mark.parametrize("rule", ALGORITHMS)
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
-    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same spec, and the same learning rate at every iteration."""
     asked: list[tuple[Any, ...]] = []
@@ -152,8 +153,8 @@ def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
     words = {"num_envs": 4, "rollout_length": 32, "gamma": 0.9, "learning_rate": 1.7e-3}
     model = {"hidden_sizes": [8], "layer_norm": True}
     toml = "\n".join(f"{name} = {value}" for name, value in words.items())
-    env = gymnax_id(rule)
-    head = f'algorithm = "{rule}"\nenv = "{env}"\ntotal_steps = 5000\n'
+    env = gymnax_id(algorithm)
+    head = f'algorithm = "{algorithm}"\nenv = "{env}"\ntotal_steps = 5000\n'
     grid = "\n".join(f"{name} = [{value}]" for name, value in words.items())
     network = "model = {hidden_sizes = [8], layer_norm = true}\n"
     for i, tables in enumerate((f"[settings]\n{network}{toml}\n[grid]\n", f"[settings]\n{network}[grid]\n{grid}\n")):
@@ -163,8 +164,8 @@ def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
         sweep_job.main(str(tmp_path / f"{i}"), expand(sweep)[0].name)
     flags = [text for name, value in words.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     flags += ["--model", "hidden_sizes=8,", "layer_norm=True"]
-    assert main(["train", rule, "--env", env, "--total-steps", "5000", *flags, "--out", str(tmp_path / "run")]) == 0
-    jaxrl.runtime.run.run(getattr(jaxrl, f"make_{rule}")(env, model=model, **words), 5000)
+    assert main(["train", algorithm, "--env", env, "--total-steps", "5000", *flags, "--out", str(tmp_path / "run")]) == 0
+    jaxrl.runtime.run.run(getattr(jaxrl, f"make_{algorithm}")(env, model=model, **words), 5000)
 
     rates, data = [], []
     for agent, total_steps, given in asked:
@@ -216,6 +217,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_sweep(tmp_path / "none.toml")
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_resumes_and_leaves_a_table_and_a_figure(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,6 +114,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num-minibatches", "1", "--eval-episodes", "2")
 
 
+@pytest.mark.slow
 def test_no_command_imports_from_the_current_folder(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, "")
     jaxrl.run(cartpole("ppo"), 64, seeds=[4, 2], out=hostile / "run", eval_episodes=2, tensorboard=False, quiet=True)
@@ -122,6 +123,7 @@ def test_no_command_imports_from_the_current_folder(hostile: Path, monkeypatch: 
     python_in(hostile, "-m", "jaxrl", "plot", "run")
 
 
+@pytest.mark.slow
 def test_a_module_of_the_users_is_found_in_the_current_folder(hostile: Path) -> None:
     """No other module is found."""
     train = ("train", "ppo", "--env", "my_env:action_choice", "--total-steps", "64", "--out", "mine")
@@ -132,6 +134,7 @@ def test_a_module_of_the_users_is_found_in_the_current_folder(hostile: Path) -> 
     assert said.count("--trust my_env on the command line") == 2
 
 
+@pytest.mark.slow
 def test_workers_find_the_users_module_there(hostile: Path) -> None:
     """No other module is found. A failure in a worker is one line that names its log."""
     words = "train ppo --num-workers 2 --total-steps 16 --eval-every 0 --quiet " + " ".join(SMALL)

@@ -1,4 +1,4 @@
-"""Output whose reader goes away, as real pipes do: a run goes on without a display, and its exit code is its own."""
+"""Output whose reader closes, with real pipes: a run continues without display, and its exit code does not change."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def rows(folder: Path) -> int:
     return len(list(csv.DictReader((folder / "progress.csv").read_text().splitlines())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", ["", "1"])
 def test_a_run_outlives_the_reader_of_its_pipe(colour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``| head -1``, and the same with the panel of a terminal, which a thread of its own redraws."""
+    """``| head -1``, and the same with the panel of a terminal, which a separate thread redraws."""
     monkeypatch.setenv("FORCE_COLOR", colour)
     monkeypatch.setenv("TERM", "xterm-256color")
     process = start(*RUN, "--out", str(tmp_path / "run"))
@@ -33,6 +34,7 @@ def test_a_run_outlives_the_reader_of_its_pipe(colour: str, tmp_path: Path, monk
     assert rows(tmp_path / "run") == 10 and (tmp_path / "run" / "checkpoints" / "10").is_dir()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_to_fail_where_stderr_is_gone_too(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -41,6 +43,7 @@ def test_nothing_is_left_to_fail_where_stderr_is_gone_too(tmp_path: Path) -> Non
     assert process.wait(120) == 0 and rows(tmp_path / "run") == 10
 
 
+@pytest.mark.slow
 def test_a_full_disk_under_stdout_is_not_the_end_of_a_run(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         process = start(*RUN, "--out", str(tmp_path / "run"), stdout=full)

@@ -1,4 +1,4 @@
-"""``jaxrl train`` in a real pseudo-terminal: what is shown, Ctrl-C, SIGTERM, and going on."""
+"""``jaxrl train`` in a real pseudo-terminal: display, Ctrl-C, SIGTERM, and resuming."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num
 
 
 class Terminal:
-    """A process whose terminal is ours."""
+    """A process in a terminal of this test."""
 
     def __init__(self, *args: str) -> None:
         self.here, there = pty.openpty()
@@ -36,7 +36,7 @@ class Terminal:
         environment = os.environ | size | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", CACHE_VARIABLE: ""}
         command = [sys.executable, "-m", "jaxrl", *args]
 
-        def lead() -> None:  # a session of its own, with this terminal: Ctrl-C then comes from the keyboard, as for a user
+        def lead() -> None:  # a separate session with this terminal, so that Ctrl-C comes from the keyboard, as for a user
             import fcntl
             import termios
 
@@ -48,7 +48,7 @@ class Terminal:
         self.raw = ""
 
     def read(self, seconds: float = 0.1) -> None:
-        end = time.monotonic() + seconds  # the panel redraws itself for ever
+        end = time.monotonic() + seconds  # the panel redraws itself forever
         with contextlib.suppress(OSError):  # the other end is closed
             while (left := end - time.monotonic()) > 0 and select.select([self.here], [], [], left)[0]:
                 self.raw += os.read(self.here, 65536).decode(errors="replace")
@@ -65,7 +65,7 @@ class Terminal:
         os.write(self.here, keys)
 
     def end(self) -> int:
-        """The exit code."""
+        """Return the exit code."""
         deadline = time.monotonic() + 120
         while self.process.poll() is None and time.monotonic() < deadline:
             self.read()
@@ -74,7 +74,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What was written, without the terminal's control sequences."""
+        """Return the output without the terminal's control sequences."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.raw).replace("\r", "")
 
     def close(self) -> None:
@@ -83,6 +83,7 @@ class Terminal:
         os.close(self.here)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hangups_heard")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_a_run_cleanly_and_the_command_it_names_goes_on(number: int, code: int, tmp_path: Path) -> None:
@@ -138,8 +139,9 @@ def test_a_signal_ends_a_run_cleanly_and_the_command_it_names_goes_on(number: in
     assert iterations == sorted(set(iterations))
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
-    """The chunk under way would take hours."""
+    """Otherwise the current chunk would take hours."""
     flags = ["--env", "tests.helpers.probes:action_choice", "--out", str(tmp_path / "run"), *SMALL, "--eval-every", "0"]
     terminal = Terminal("train", "ppo", *flags, "--total-steps", "2000000000", "--chunk-iterations", "200000000")
     try:

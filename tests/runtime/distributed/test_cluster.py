@@ -1,4 +1,4 @@
-"""``examples/cluster``: the files say the same as each other and as jaxrl, and the script starts again what should be."""
+"""``examples/cluster``: its files agree with each other and with jaxrl, and the script restarts what should be restarted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCRIPT = (FOLDER / "slurm.sbatch").read_text()
 
 
 def options_of(command: list[str]) -> RunOptions:
-    """What a command of jaxrl asks for; exits where it is wrong."""
+    """Parse a command of jaxrl. Exits if it is wrong."""
     assert command[:2] == ["jaxrl", "train"]
     return parse(command[2], command[3:])[0]
 
@@ -34,7 +34,7 @@ def srun() -> list[str]:
 
 @pytest.fixture
 def documents() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The service and the job."""
+    """Return the service and the job."""
     service, job = yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text())
     return service, job
 
@@ -75,7 +75,7 @@ def test_both_train_the_same(documents: tuple[dict[str, Any], dict[str, Any]]) -
 
 
 def test_slurm_is_told_before_the_first_command() -> None:
-    """What comes later is not read."""
+    """SLURM ignores later directives."""
     head = SCRIPT.partition("\nout=")[0]
     asked = re.findall(r"^#SBATCH --([a-z-]+)", SCRIPT, re.MULTILINE)
     assert asked == re.findall(r"^#SBATCH --([a-z-]+)", head, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Processes that train together, as far as no program of JAX's is needed: their places, their roll call, what they tell."""
+"""Processes that train together, without programs of JAX: their addresses, their roll call, and their messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SLURM = {"SLURM_JOB_ID": "70001", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}
 
 
-# ---------------------------------------------------------------------------------------------------------------------- places
+# ------------------------------------------------------------------------------------------------------------------- addresses
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_the_first_node_of_a_list(nodes: str, first: str) -> None:
 
 
 def named(monkeypatch: pytest.MonkeyPatch, *found: str) -> None:
-    """Every name leads to these addresses."""
+    """Resolve every name to these addresses."""
     given = [(socket.AF_INET6 if ":" in each else socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 99)) for each in found]
     monkeypatch.setattr(roll_call_module.socket, "getaddrinfo", lambda *_, **__: given)
 
 
 def test_where_process_0_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the address that its name leads to, and at no other."""
+    """Only at the address of its name."""
     named(monkeypatch, "fd00::7", "127.0.1.1", "10.0.0.7", "10.0.0.7")
     assert addresses(ProcessPlace("10.0.0.1:99", 2, 0)) == ["10.0.0.1"]
     assert addresses(ProcessPlace("[::1]:99", 2, 0)) == ["::1"]
@@ -120,7 +120,7 @@ def test_where_process_0_listens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_meet_at_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is known a moment later than it is asked for, as in a cluster."""
+    """The name is resolved a moment later, as in a cluster."""
     at, asked = ProcessPlace(f"node7:{free_port()}", 2, 0), 0
     look_up = socket.getaddrinfo
 
@@ -143,7 +143,7 @@ def test_all_meet_at_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_name_may_lead_to_the_machine_before_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a moment; a process that is started again elsewhere waits for that to change."""
+    """A process that is restarted on another machine waits until the name is updated."""
     at, asked = ProcessPlace(f"node7:{free_port()}", 2, 0), 0
 
     def known(place: ProcessPlace) -> list[str]:
@@ -163,7 +163,7 @@ def test_a_name_may_lead_to_the_machine_before_this_one(monkeypatch: pytest.Monk
 
 
 def outcomes(calls: list[Callable[[], Any]]) -> list[Any]:
-    """What each gives or raises, all at the same time."""
+    """Run all calls at the same time. Return the result or the error of each."""
 
     def outcome(call: Callable[[], Any]) -> Any:
         try:
@@ -178,7 +178,7 @@ def outcomes(calls: list[Callable[[], Any]]) -> list[Any]:
 def called(
     *processes: tuple[int, int], about: Any = (), timeout: float = 20.0, secrets: tuple[bytes, ...] = (b"",) * 9
 ) -> list[Any]:
-    """How a roll call goes for processes (count, number), each with versions, and a secret, of its own."""
+    """Hold a roll call of processes (count, number), each with versions and a secret. Return the outcomes."""
     at = f"127.0.0.1:{free_port()}"
     versions = about or [{"jax": "1"}] * len(processes)
     return outcomes(
@@ -232,7 +232,7 @@ def test_an_address_that_is_taken_or_elsewhere() -> None:
 
 
 class Meeting:
-    """Process 0 of two, in a thread, and strangers that come to it."""
+    """Process 0 of two, in a thread, and strangers that connect to it."""
 
     def __init__(self, secret: bytes = b"", timeout: float = 60.0) -> None:
         self.at, self.secret = ProcessPlace(f"127.0.0.1:{free_port()}", 2, 0), secret
@@ -243,7 +243,7 @@ class Meeting:
         self.first.start()
 
     def come(self) -> tuple[socket.socket, str]:
-        """A connection, and the nonce that process 0 sends."""
+        """Return a connection, and the nonce that process 0 sends."""
 
         def listens() -> bool:
             with contextlib.suppress(ConnectionRefusedError):
@@ -256,7 +256,7 @@ class Meeting:
         return stranger, str(parsed(read_line(stranger, time.monotonic() + 30))["nonce"])
 
     def end(self) -> Any:
-        """Process 1 comes, and how process 0 takes it."""
+        """Let process 1 join. Return process 0's result."""
         assert self.ends == []
         roll_call(self.at._replace(process_id=1), {"jax": "1"}, 60.0, self.secret)
         self.first.join(60)
@@ -323,7 +323,7 @@ def test_a_rank_that_cannot_be_is_a_strangers(changes: dict[str, Any]) -> None:
 
 
 def test_a_report_of_nothing_but_brackets_is_a_strangers() -> None:
-    """Signed as it should be, where there is no secret."""
+    """It is signed correctly where there is no secret."""
     meeting = Meeting()
     stranger, nonce = meeting.come()
     body = '{"about": ' + "[" * 60_000
@@ -333,7 +333,7 @@ def test_a_report_of_nothing_but_brackets_is_a_strangers() -> None:
 
 
 def test_those_that_say_nothing_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has its own time, and all the same; more than there is room for are sent away, the first of them first."""
+    """All of them have separate timeouts, at the same time. If there are too many, the first ones are disconnected."""
     monkeypatch.setattr(listener, "PATIENCE", 3600.0)
     monkeypatch.setattr(listener, "MAX_SILENT", 20)
     meeting = Meeting()
@@ -344,7 +344,7 @@ def test_those_that_say_nothing_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_byte_now_and_then_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is one time for all of a report."""
+    """The timeout is for the whole report."""
     monkeypatch.setattr(listener, "PATIENCE", 0.3)
     meeting = Meeting()
     stranger, _ = meeting.come()
@@ -375,7 +375,7 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest
 
 
 def test_who_has_another_secret_is_a_stranger() -> None:
-    """Both are told; and process 0 waits for the one that has its secret."""
+    """Both get a message, and process 0 waits for the one that has its secret."""
     meeting = Meeting(b"one")
     with pytest.raises(ValueError, match=r"process 0 at .* has another secret than process 1: give all the same JAXRL_SEC"):
         roll_call(meeting.at._replace(process_id=1), {}, 30.0, b"other")
@@ -482,7 +482,7 @@ def test_initialize_refuses(given: dict[str, Any], message: str) -> None:
 
 
 def test_copies_of_jaxrl_that_differ_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of the same version: processes tell each other a digest of its files."""
+    """With the same version: processes exchange a digest of jaxrl's files."""
     given: list[Any] = []
 
     def meet(*arguments: Any) -> None:
@@ -534,11 +534,11 @@ def test_a_machine_whose_name_leads_to_itself(monkeypatch: pytest.MonkeyPatch) -
     start._check_own_name(ProcessPlace("10.0.0.1:99", 2, 0))
 
 
-# ----------------------------------------------------------------------------------------------------------- what they tell
+# ----------------------------------------------------------------------------------------------------------------- messages
 
 
 class Store:
-    """What JAX's processes share, for threads."""
+    """A store shared by threads, in place of the one that JAX's processes share."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -610,7 +610,7 @@ def test_the_first_decides() -> None:
 
 
 def test_who_ends_before_its_time_says_why() -> None:
-    """Those that wait for it hear of it: the first, and by way of the first also others."""
+    """Processes that wait for it get the reason: the first one directly, and others through the first."""
     first, second, third = groups(3)
     errors = outcomes([lambda: first.gather(0), lambda: second.fail("no\nroom"), lambda: third.gather(0)])
     assert errors[1] is None
@@ -624,7 +624,7 @@ def test_who_has_only_heard_of_a_failure_is_not_its_cause() -> None:
     third.fail("")
     with pytest.raises(ProcessFailed, match="process 1 has ended: no room"):
         first.gather(0)
-    first.fail("")  # and it waits no more: all have told
+    first.fail("")  # does not wait, since all have reported
     assert len(first._failures()) == 3
 
 

@@ -1,4 +1,4 @@
-"""Several processes, and several hosts with addresses of their own, solve CartPole together."""
+"""Several processes, and several hosts with separate addresses, solve CartPole together."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ def test_processes_on_loopback(processes: int, words: str, tmp_path: Path) -> No
 
 @contextlib.contextmanager
 def two_hosts(tmp_path: Path) -> Iterator[list[list[str]]]:
-    """Words before a command that runs it on one host or the other: network namespaces, each with a name and an address of its
-    own, joined by a cable."""
+    """Return prefixes that run a command on one host or the other.
+
+    Hosts are network namespaces, each with a name and an address, joined by a virtual cable.
+    """
     names = [f"jaxrl{os.getpid()}{side}" for side in "ab"]
     (tmp_path / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"10.77.0.{i + 1} {names[i]}\n" for i in range(2)))
 

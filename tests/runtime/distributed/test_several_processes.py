@@ -1,4 +1,4 @@
-"""Devices of several processes learn what those of one do."""
+"""Devices of several processes learn the same as those of one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.helpers.paths import ROOT
 from tests.helpers.ports import free_port
 
 
-def trained(num_processes: int, rule: str) -> list[str]:
-    """What each process prints."""
+def trained(num_processes: int, algorithm: str) -> list[str]:
+    """Return the output of each process."""
     port = free_port()
     flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.helpers.processes.several_processes", port, str(num_processes), str(number), rule],
+            [sys.executable, "-m", "tests.helpers.processes.several_processes", port, str(num_processes), str(number), algorithm],
             cwd=ROOT,
             env={**os.environ, "XLA_FLAGS": flags},
             stdout=subprocess.PIPE,
@@ -36,7 +36,7 @@ def trained(num_processes: int, rule: str) -> list[str]:
     return [out.splitlines()[-1] for out in printed]
 
 
-@pytest.mark.parametrize("rule", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
-def test_two_processes_of_one_device_do_what_one_of_two_does(rule: str) -> None:
-    (alone,) = trained(1, rule)
-    assert trained(2, rule) == [alone, alone]
+@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
+def test_two_processes_of_one_device_do_what_one_of_two_does(algorithm: str) -> None:
+    (alone,) = trained(1, algorithm)
+    assert trained(2, algorithm) == [alone, alone]

@@ -1,4 +1,4 @@
-"""Runs of several processes: they learn what one learns, go on where the other kind ended, stop together, and refuse together."""
+"""Runs of several processes: they equal runs of one process, resume each other, stop together, and refuse together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.helpers.processes.children import soon
 from tests.helpers.processes.several_runs import call, plain_leaves
 
 PPO: dict[str, Any] = {
-    "rule": "ppo",
+    "algorithm": "ppo",
     "env": "CartPole-v1",
     "seeds": 2,
     "eval_episodes": 2,
@@ -36,7 +36,7 @@ POOL = PPO | {"env": "envpool:CartPole-v1", "settings": {"normalize_observations
 
 @contextmanager
 def started(number: int, calls: list[dict[str, Any]], result: Path, **variables: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """So many processes, of one device each, that make these calls together."""
+    """Start ``number`` processes of one device each, which make these calls together."""
     at, flags = (
         f"127.0.0.1:{free_port()}",
         re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", "")),
@@ -62,7 +62,7 @@ def started(number: int, calls: list[dict[str, Any]], result: Path, **variables:
 
 
 def ended(processes: list[subprocess.Popen[str]], code: int = 0) -> list[str]:
-    """What each prints, once all have ended so."""
+    """Return each process's output after all have ended with ``code``."""
     printed = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [code] * len(processes), "\n".join(printed)
     return printed
@@ -83,8 +83,12 @@ def wait_for(true: Callable[[], Any], processes: list[subprocess.Popen[str]]) ->
     assert soon(lambda: true() or ended(), 120) and not ended()
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_stops_all_and_one_process_goes_on(tmp_path: Path) -> None:
-    """SIGTERM to one of two: one checkpoint, of one step. One process with two devices ends the run as if it had been alone."""
+    """SIGTERM to one of two gives one checkpoint of one step.
+
+    One process with two devices resumes it, as if it had been alone.
+    """
     folder = tmp_path / "run"
     run = PPO | {"total_steps": 25_600, "out": str(folder)}
     with started(2, [run | {"checkpoint_every": 0.2}], tmp_path / "result") as processes:
@@ -92,7 +96,7 @@ def test_a_signal_to_one_stops_all_and_one_process_goes_on(tmp_path: Path) -> No
         processes[1].send_signal(signal.SIGTERM)
         printed = ended(processes, 128 + signal.SIGTERM)
     assert "2 seeds on 2 devices in 2 processes" in printed[0]
-    assert "ETA" in printed[0] and "ETA" not in printed[1]  # the first alone shows how far it is
+    assert "ETA" in printed[0] and "ETA" not in printed[1]  # only the first one shows the progress
     stopped = int(re.findall(r"stopped at step ([\d,]+)", printed[0])[-1].replace(",", ""))
     rows = json.loads((folder / "config.json").read_text())["run"]["rows_per_iteration"]
     assert max(steps(folder / CHECKPOINTS)) * rows == stopped < 25_600
@@ -104,6 +108,7 @@ def test_a_signal_to_one_stops_all_and_one_process_goes_on(tmp_path: Path) -> No
     np.testing.assert_array_equal(resumed["losses/policy_loss"], history["losses/policy_loss"])
 
 
+@pytest.mark.slow
 def test_two_processes_go_on_for_one_learn_on_the_host_and_refuse_together(tmp_path: Path) -> None:
     folder, result = tmp_path / "run", tmp_path / "result"
     short, long = PPO | {"total_steps": 320, "out": str(folder)}, PPO | {"total_steps": 640}
@@ -146,9 +151,12 @@ def test_two_processes_go_on_for_one_learn_on_the_host_and_refuse_together(tmp_p
 
 @pytest.mark.slow
 def test_four_processes_restore_to_the_bit_what_one_has_saved(tmp_path: Path) -> None:
-    """Two seeds over four devices share the environments of each; what follows is the same up to other sums. DQN's replay too."""
-    runs = {rule: PPO | {"rule": rule, "total_steps": 960, "out": str(tmp_path / rule)} for rule in ("ppo", "dqn")}
-    saved = {rule: plain_leaves(call(**run)[0]) for rule, run in runs.items()}
+    """Two seeds over four devices share the environments of each.
+
+    The continuation is equal up to the order of sums, also with DQN's replay.
+    """
+    runs = {name: PPO | {"algorithm": name, "total_steps": 960, "out": str(tmp_path / name)} for name in ("ppo", "dqn")}
+    saved = {name: plain_leaves(call(**run)[0]) for name, run in runs.items()}
     longer = {"total_steps": 960 + 3 * 32}
     alone = plain_leaves(call(**PPO | longer)[0])
     with started(4, [*runs.values(), runs["ppo"] | longer], tmp_path / "result") as processes:
@@ -162,9 +170,9 @@ def test_four_processes_restore_to_the_bit_what_one_has_saved(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_replay_on_the_host_is_shared_out_and_goes_on_in_one_process(tmp_path: Path) -> None:
-    """Each process keeps the rows of its environments, and all learn the same from their shares of each batch."""
+    """Each process keeps the rows of its environments. All learn the same from their shares of each batch."""
     folder, result = tmp_path / "run", tmp_path / "result"
-    run = POOL | {"rule": "dqn", "settings": {}, "out": str(folder), "on_nan": "stop"}
+    run = POOL | {"algorithm": "dqn", "settings": {}, "out": str(folder), "on_nan": "stop"}
     with started(2, [run, run | {"total_steps": 320}], result) as processes:
         printed = ended(processes)
     assert "resumed at step 256" in printed[0]

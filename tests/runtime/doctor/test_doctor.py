@@ -1,4 +1,4 @@
-"""``jaxrl doctor``: things are really broken here, in environments of their own, and it has to name them and what mends them."""
+"""``jaxrl doctor``: components are really broken here, in separate environments. It must name them, with a fix."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.helpers.paths import ROOT
 pytestmark = pytest.mark.expensive(55)
 
 NO_FILES_HERE = "/proc"
-"""Nobody can make a file in this folder, root neither."""
+"""A folder in which not even root can make files."""
 
 
 def doctor(python: Path | str, *flags: str, cwd: Path | str, **settings: Any) -> subprocess.CompletedProcess[str]:
@@ -38,7 +38,7 @@ def doctor(python: Path | str, *flags: str, cwd: Path | str, **settings: Any) ->
 
 
 class Environment:
-    """A Python environment of its own that shares the packages of this one, link by link."""
+    """A separate Python environment that shares the packages of this one through links."""
 
     def __init__(self, home: Path) -> None:
         venv.create(home, symlinks=True)
@@ -50,13 +50,14 @@ class Environment:
                     (self.packages / entry.name).symlink_to(entry)
 
     def remove(self, package: str) -> list[tuple[Path, Path]]:
-        """Take a package out, and return what puts it back: links and where they led."""
+        """Remove a package. Return the links and their targets, which restore it."""
         gone = [(path, path.readlink()) for path in self.packages.iterdir() if path.name.split("-")[0].split(".")[0] == package]
         for path, _ in gone:
             path.unlink()
         return gone
 
 
+@pytest.mark.slow
 def test_three_things_are_broken_and_named_with_what_mends_them(tmp_path: Path) -> None:
     environment = Environment(tmp_path / "venv")
     six = environment.remove("six")
@@ -102,15 +103,16 @@ def test_three_things_are_broken_and_named_with_what_mends_them(tmp_path: Path) 
     assert not list(tmp_path.glob(".jaxrl*")) and not list(Path(refuge).glob(".jaxrl-doctor-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("works", [False, True])
 def test_the_quick_look_trains_as_a_run_does(works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """jaxlib 0.11.2 refused each program of a run for one option; everything could be imported, and devices were there."""
+    """jaxlib 0.11.2 refused each program of a run because of one option, although all imports and devices worked."""
     if not works:
         refuse = "def refuse(*_, **__): raise ValueError('No such compile option: x')"
         (tmp_path / "sitecustomize.py").write_text(f"import jax\n{refuse}\njax.stages.Lowered.compile = refuse")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
-    monkeypatch.setattr("jaxrl.runtime.doctor.check_packages", lambda asked: [])  # they take longest
+    monkeypatch.setattr("jaxrl.runtime.doctor.check_packages", lambda asked: [])  # this check takes the longest
     found = {finding.check: finding for finding in diagnose(quick=True)}
     assert problems(found.values()) == (set() if works else {"training"})
     if works:
@@ -119,8 +121,9 @@ def test_the_quick_look_trains_as_a_run_does(works: bool, tmp_path: Path, monkey
         assert found["training"].found == "it failed: ValueError: No such compile option: x"
 
 
+@pytest.mark.slow
 def test_it_runs_where_nothing_else_does(tmp_path: Path) -> None:
-    """JAX raises, envpool crashes, tyro ends the process, rich is half there."""
+    """JAX raises, envpool crashes, tyro ends the process, rich is incomplete."""
     for package, code in {
         "jax": "raise RuntimeError('half of it is missing')",
         "envpool": "import os; os.abort()",
@@ -245,6 +248,7 @@ def test_imports_go_on_behind_what_ends_them(tmp_path: Path, monkeypatch: pytest
     assert tried["hidden"]["missing"] is None and "cannot import name 'no_such_name'" in tried["hidden"]["error"]
 
 
+@pytest.mark.slow
 def test_imports_do_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "hangs.py").write_text("import time; time.sleep(1000)")

@@ -1,4 +1,4 @@
-"""Greedy evaluations far below training are told of, and which policies were taken is said with what the others score."""
+"""Warnings about greedy evaluations far below training, and the report of the chosen policies with the others' scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.helpers.fakes import FakeDriver, faked
 
 
 def a_run(agent: Agent, monkeypatch: pytest.MonkeyPatch, out: Path | None, training: float, scores: Any, **settings: Any) -> None:
-    """Ten iterations, evaluated after 0, 4, 8 and 10, with ``scores`` there; training reaches this return from 100 less."""
+    """Run ten iterations, evaluated after 0, 4, 8 and 10 with ``scores``. Training reaches this return from 100 less."""
     driver = faked(monkeypatch, {})
     driver.scores = scores
 
@@ -72,8 +72,8 @@ def test_the_best_may_be_the_last(agent: Agent, monkeypatch: pytest.MonkeyPatch,
         (1.08, 16.3, 30.0, True),
         (-160.0, -150.0, 300.0, False),
         (500.0, 180.0, 400.0, False),
-        (1.0, 5.0, 30.0, False),  # training returned 3.0 at its beginning
-        (0.0, 0.04, 2.0, False),  # rewards are ±1, and it may be chance
+        (1.0, 5.0, 30.0, False),  # training began at 3.0
+        (0.0, 0.04, 2.0, False),  # rewards are ±1, so it may be chance
     ],
 )
 def test_what_is_far(greedy: float, training: float, spread: float, far: bool) -> None:
@@ -88,5 +88,5 @@ def test_what_is_far(greedy: float, training: float, spread: float, far: bool) -
         "charts/episodic_return_max": last(training + spread / 2),
     }
     assert (greedy_gap(history) == (greedy, training)) if far else greedy_gap(history) is None
-    assert greedy_gap({**history, "charts/episodic_return": training_returns[2:]}) is None  # too short to say
+    assert greedy_gap({**history, "charts/episodic_return": training_returns[2:]}) is None  # too short to decide
     assert greedy_gap({**history, "charts/episodic_return": last(np.nan)}) is None

@@ -1,4 +1,4 @@
-"""Trained policies for programs without jaxrl: what is exported acts as what was loaded."""
+"""Trained policies for programs without jaxrl: the exported policy acts as the loaded one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MASKED = spaces.Dict({"x": spaces.Box(-1, 1, (2,)), "action_mask": spaces.MultiB
 
 
 def loaded(agent: Agent, **given: Any) -> LoadedPolicy:
-    """As after some learning: other numbers than initialisers give, in the statistics too."""
+    """Build a loaded policy with other numbers than initial ones, also in the statistics, as after training."""
     policy = agent.algorithm.policy(agent.init(jax.random.key(0)).learner)
     rng = np.random.default_rng(0)
 
@@ -56,6 +56,7 @@ def observations(space: spaces.Space, *lead: int) -> Any:
 # ------------------------------------------------------------------------------------------------------------------- functions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -68,7 +69,7 @@ def test_a_policy_without_memory_is_a_function_of_observations(make: Any, tmp_pa
     policy = loaded(make())
     function = exported(policy, tmp_path)
     assert set(function.platforms) == {"cpu", "cuda", "tpu"}
-    for size in (1, 5):  # one program for all
+    for size in (1, 5):  # one program for all sizes
         obs = observations(policy.observation_space, size)
         np.testing.assert_allclose(function.call(obs), policy(obs), rtol=1e-6)
 
@@ -81,11 +82,12 @@ def test_masks_are_in_the_function(tmp_path: Path) -> None:
         assert np.asarray(call(obs)).tolist() == [allowed] * 4
 
 
+@pytest.mark.slow
 def test_a_policy_with_memory_carries_it_and_forgets_it_where_an_episode_begins(tmp_path: Path) -> None:
     policy = loaded(small_ppo(probes.memory(), model=RECURRENT))
     function = exported(policy, tmp_path)
     (like, *_), _ = jax.tree.unflatten(function.in_tree, function.in_avals)
-    memory: Any = tuple(np.full((3, *x.shape[1:]), 7, x.dtype) for x in like)  # which is not looked at
+    memory: Any = tuple(np.full((3, *x.shape[1:]), 7, x.dtype) for x in like)  # which is not used
     obs, rewards = observations(policy.observation_space, 5, 3), np.linspace(-1, 1, 5, dtype=np.float32)
     for t in range(5):
         if t == 3:
@@ -98,8 +100,9 @@ def test_a_policy_with_memory_carries_it_and_forgets_it_where_an_episode_begins(
         np.testing.assert_array_equal(memory[-1], expected)
 
 
+@pytest.mark.slow
 def test_a_network_without_memory_may_look_at_the_action_before(tmp_path: Path) -> None:
-    """So that one is its memory, though the model has no carry."""
+    """Then the previous action is its memory, although the model has no carry."""
 
     def model(observation_space: Any, action_space: Any) -> Model:
         import flax.linen as nn
@@ -115,12 +118,13 @@ def test_a_network_without_memory_may_look_at_the_action_before(tmp_path: Path) 
     call = exported(policy, tmp_path).call
     memory, obs = (np.ones(1, np.int32),), np.zeros((1, 4), np.float32)
     actions = []
-    for t in range(4):  # always the other one than before
+    for t in range(4):  # always the opposite of the previous one
         memory, action = call(memory, obs, np.zeros(1, np.float32), np.array([t == 0]))
         actions.append(int(action[0]))
     assert actions == [int(policy(obs[0])) for _ in range(4)] and actions[:2] == actions[2:] != actions[1:3]
 
 
+@pytest.mark.slow
 def test_a_policy_that_explores_takes_a_key(tmp_path: Path) -> None:
     policy = loaded(cartpole("ppo"), explore=True, key=jax.random.key(9))
     call = exported(policy, tmp_path).call
@@ -137,6 +141,7 @@ def test_a_policy_that_explores_takes_a_key(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------- arrays
 
 
+@pytest.mark.slow
 def test_arrays_have_the_names_of_layers() -> None:
     policy = loaded(small_ppo("CartPole-v1", model=SMALL_ACTOR_CRITIC, normalize_observations=True))
     arrays = policy.arrays()
@@ -150,7 +155,7 @@ def test_arrays_have_the_names_of_layers() -> None:
     ("params", "names"),
     [
         ({"params": {"a": 1}}, {"a"}),
-        ({"params": {"a": 1}, "a": 2}, {"params/a", "a"}),  # which would be one name
+        ({"params": {"a": 1}, "a": 2}, {"params/a", "a"}),  # these would have the same name
         ([1, {"w": 2}], {"0", "1/w"}),
         (1, {"params"}),
     ],
@@ -163,8 +168,9 @@ def test_no_two_arrays_have_one_name(params: Any, names: set[str]) -> None:
 # ------------------------------------------------------------------------------------------------------------- without jaxrl
 
 
+@pytest.mark.slow
 def test_a_script_without_jaxrl_acts_as_the_policy_does(tmp_path: Path) -> None:
-    """The script of the page on exporting: by JAX alone, and by NumPy alone."""
+    """The script of the page on exporting: with JAX alone, and with NumPy alone."""
     policy = loaded(small_ppo("CartPole-v1", normalize_observations=True))
     policy.export(tmp_path / "policy.jax")
     np.savez(tmp_path / "policy.npz", **policy.arrays())

@@ -1,4 +1,4 @@
-"""``load_policy`` and ``init_from``: what a run learnt, used elsewhere."""
+"""``load_policy`` and ``init_from``: use of a run's policies elsewhere."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ from tests.helpers.hosted import hosted
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
-    """Short runs of seeds 4 and 2 on CartPole: ``{rule: (folder, states)}``."""
+    """Short runs of seeds 4 and 2 on CartPole: ``{algorithm: (folder, states)}``."""
     made = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(devices.CACHE_VARIABLE, "")
-        for rule in REPRESENTATIVES:
-            folder = tmp_path_factory.mktemp("runs") / rule
-            agent = cartpole(rule)
+        for algorithm in REPRESENTATIVES:
+            folder = tmp_path_factory.mktemp("runs") / algorithm
+            agent = cartpole(algorithm)
             states, _ = run(agent, 400, seeds=[4, 2], out=folder, eval_every=3, eval_episodes=4, quiet=True, tensorboard=False)
-            made[rule] = (folder, states)
+            made[algorithm] = (folder, states)
     return made
 
 
 # ------------------------------------------------------------------------------------------------------------------ load_policy
 
 
-@pytest.mark.parametrize("rule", REPRESENTATIVES)
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", REPRESENTATIVES)
 @pytest.mark.parametrize("seed", [4, 2])
-def test_the_last_policy_acts_as_the_agent_does(rule: str, seed: int, runs: Any) -> None:
-    folder, states = runs[rule]
-    agent = cartpole(rule)
+def test_the_last_policy_acts_as_the_agent_does(algorithm: str, seed: int, runs: Any) -> None:
+    folder, states = runs[algorithm]
+    agent = cartpole(algorithm)
     policy = jaxrl.load_policy(folder, seed=seed, which="last")
     learner = jax.tree.map(lambda x: x[[4, 2].index(seed)], states.learner)
     obs = jax.random.normal(jax.random.key(1), (16, 4))
@@ -63,6 +64,7 @@ def test_the_last_policy_acts_as_the_agent_does(rule: str, seed: int, runs: Any)
     assert alone.shape == () and alone == expected[3] and policy.seed == seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["best", "last"])
 def test_a_run_from_before_its_length_was_data_still_plays(which: str, runs: Any, tmp_path: Path, monkeypatch: Any) -> None:
     folder, _ = runs["dqn"]
@@ -100,6 +102,7 @@ def test_the_best_policy_is_that_of_the_best_evaluation(runs: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_members_with_the_same_seed_are_all_there(tmp_path: Path) -> None:
     rates = [1e-3, 1e-4, 1e-2]
     states, history = run(
@@ -127,6 +130,7 @@ def test_members_with_the_same_seed_are_all_there(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(
@@ -200,12 +204,12 @@ def test_wrong_requests(runs: Any, tmp_path: Path) -> None:
         jaxrl.load_policy(tmp_path)
 
 
-@pytest.mark.parametrize("rule", REPRESENTATIVES)
-def test_the_states_of_a_run_come_back_from_its_folder(rule: str, runs: Any) -> None:
-    """As docs/howto/resume.md has it, for a loop of the user's own."""
-    folder, states = runs[rule]
+@pytest.mark.parametrize("algorithm", REPRESENTATIVES)
+def test_the_states_of_a_run_come_back_from_its_folder(algorithm: str, runs: Any) -> None:
+    """As in docs/howto/resume.md, for a custom loop."""
+    folder, states = runs[algorithm]
     keys = jax.random.split(jax.random.key(0), 2)
-    restored, info = jaxrl.restore(folder, target=jax.eval_shape(jax.vmap(cartpole(rule).init), keys))
+    restored, info = jaxrl.restore(folder, target=jax.eval_shape(jax.vmap(cartpole(algorithm).init), keys))
     assert_bit_equal(restored, states)
     assert info.step == int(states.iteration[0])
 
@@ -222,7 +226,7 @@ def test_a_run_that_was_not_evaluated_gives_its_last_policy_and_says_so(runs: An
 
 
 def test_the_environment_is_not_needed(tmp_path: Path, runs: Any) -> None:
-    """A policy for an environment that cannot be made here."""
+    """A policy for an environment that cannot be built here."""
     folder, _ = runs["ppo"]
     for name in ("config.json", "records.jsonl"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
@@ -234,6 +238,7 @@ def test_the_environment_is_not_needed(tmp_path: Path, runs: Any) -> None:
     assert jaxrl.load_policy(tmp_path)(obs) == jaxrl.load_policy(folder)(obs)
 
 
+@pytest.mark.slow
 def test_a_recurrent_policy_remembers_until_it_is_reset(tmp_path: Path) -> None:
     agent = small_ppo(probes.memory(), model=RECURRENT)
     run(agent, 64, out=tmp_path, quiet=True, tensorboard=False)
@@ -253,6 +258,7 @@ def test_a_recurrent_policy_remembers_until_it_is_reset(tmp_path: Path) -> None:
         policy.reset()
 
 
+@pytest.mark.slow
 def test_policies_of_host_environments_load(tmp_path: Path) -> None:
     agent = small_dqn(hosted(probes.truncation(5)))
     states, _ = run(agent, 120, seeds=[7, 8], out=tmp_path, eval_episodes=2, quiet=True, tensorboard=False)
@@ -285,7 +291,7 @@ def test_a_run_begins_with_what_another_learnt(runs: Any, tmp_path: Path, capsys
 
 
 def test_seeds_take_in_turn_and_targets_follow_the_best(runs: Any) -> None:
-    """Three seeds from a run of two. The best are policies, without target networks; whole states have theirs."""
+    """Three seeds from a run of two. The best are policies without target networks; whole states have target networks."""
     folder, states = runs["dqn"]
     learnt = cartpole("dqn").algorithm.transferable_fields
     fresh = jax.vmap(cartpole("dqn").init)(jax.random.split(jax.random.key(0), 3))
@@ -314,7 +320,7 @@ def test_a_wrong_source_is_named_before_anything_is_compiled(tmp_path: Path, mon
 
 
 def test_what_does_not_fit_is_new_and_named(runs: Any) -> None:
-    """CartPole's two actions, Acrobot's three and other observations: only the hidden layers in the middle fit."""
+    """CartPole has two actions, Acrobot three and other observations: only the hidden layers in the middle fit."""
     _, states = runs["ppo"]
     agent = small_ppo("Acrobot-v1", model=SMALL_ACTOR_CRITIC)
     fresh = jax.vmap(agent.init)(jax.random.split(jax.random.key(0), 3))
@@ -337,8 +343,8 @@ def test_nothing_that_fits_is_an_error(runs: Any) -> None:
         warm_start(fresh, read_source(states), ("params", "statistics"))
 
 
-def test_what_is_taken_is_what_the_rule_declares(runs: Any) -> None:
-    """By whole names of fields; one that was not saved begins with the params."""
+def test_what_is_taken_is_what_the_algorithm_declares(runs: Any) -> None:
+    """By whole names of fields. A field that was not saved starts from the params."""
     _, states = runs["ppo"]
 
     class Learner(NamedTuple):

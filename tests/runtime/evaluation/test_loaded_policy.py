@@ -27,13 +27,13 @@ def plain() -> tuple[Agent, Policy]:
 
 @pytest.fixture(scope="module")
 def recurrent() -> tuple[Agent, Policy]:
-    """With a Dict observation."""
+    """A recurrent agent with a Dict observation, and its policy."""
     agent = small_ppo(stand_in("parts", PARTS, spaces.Discrete(3)), model=RECURRENT)
     return agent, agent.algorithm.policy(agent.init(jax.random.key(0)).learner)
 
 
 class Counted:
-    """A loaded policy that counts how often ``act`` is traced, and how often a compiled program is called."""
+    """A loaded policy that counts traces of ``act`` and calls of compiled programs."""
 
     def __init__(self, made: tuple[Agent, Policy], **settings: Any) -> None:
         agent, policy = made
@@ -48,7 +48,7 @@ class Counted:
         program = self.policy._act
 
         def call(*args: Any, **keywords: Any) -> Any:
-            # All that is computed elsewhere would be one more program: only arrays of NumPy, and what programs returned, come in.
+            # Other computations would be further programs: arguments are only NumPy arrays and results of programs.
             assert all(isinstance(x, np.ndarray | np.generic | jax.Array) for x in jax.tree.leaves(args))
             assert all(isinstance(x, np.ndarray) for x in jax.tree.leaves(args[2]._replace(prev_action=())))
             self.calls += 1
@@ -69,9 +69,10 @@ def test_one_compiled_call_per_step(explore: bool, batch: tuple[int, ...], plain
     assert counted.traces == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("explore", [False, True])
 def test_a_recurrent_policy_acts_as_the_algorithm_does(explore: bool, recurrent: Any) -> None:
-    """Over a batch of Dict observations, with rewards, two episodes long; still one trace."""
+    """Over a batch of Dict observations, with rewards, for two episodes, and with a single trace."""
     agent, policy = recurrent
     counted = Counted(recurrent)
     act = jax.jit(agent.algorithm.act, static_argnames="explore")
@@ -98,7 +99,7 @@ def test_exploring_by_default_draws_anew_each_time(plain: Any) -> None:
     explorer, again = (LoadedPolicy(agent, policy, seed=0, step=0, explore=True, key=jax.random.key(7)) for _ in range(2))
     first, second = explorer(obs), explorer(obs)
     assert set(first.tolist()) == {0, 1} and (first != second).any()
-    np.testing.assert_array_equal(again(obs), first)  # the key decides
+    np.testing.assert_array_equal(again(obs), first)  # determined by the key
     np.testing.assert_array_equal(explorer(obs, key=jax.random.key(3)), again(obs, key=jax.random.key(3)))
     assert len(set(explorer(obs, explore=False).tolist())) == 1
 

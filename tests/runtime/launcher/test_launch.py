@@ -1,4 +1,4 @@
-"""``jaxrl launch``: what processes print, what becomes of faults and signals, and what is refused before anything starts."""
+"""``jaxrl launch``: output of processes, handling of faults and signals, and errors before anything starts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def starts(number: int) -> list[list[str]]:
-    """Of each start of a process: its id, and where the group met."""
+    """Return, for each start of a process, its id and the group's address."""
     return [line.split() for line in Path(f"starts-{number}").read_text().splitlines()]
 
 
@@ -89,7 +89,7 @@ def nothing_runs() -> bool:
 
 
 def launch(capsys: pytest.CaptureFixture[str], *args: str, flags: str = "--processes 2") -> tuple[int, list[str], str]:
-    """``(exit code, lines, stderr)``; no process is left."""
+    """Return ``(exit code, lines, stderr)``. Assert that no process is left."""
     code = main(["launch", *flags.split(), "--", "script.py", *args])
     out, err = capsys.readouterr()
     assert nothing_runs()
@@ -139,7 +139,7 @@ def test_lines_are_whole_and_what_is_drawn_over_is_left_out() -> None:
     os.write(output.into, b"begun")
     output.read()
     assert shown[-1] == "[3] �ü" and output.is_open
-    output.close()  # though the other end is open still
+    output.close()  # although the other end is still open
     assert shown[-1] == "[3] begun" and output.last_lines == f"�ü | {'x' * 200}… | begun"
     output.hand_over()
 
@@ -157,10 +157,11 @@ def test_output_ends_with_its_process() -> None:
 # ---------------------------------------------------------------------------------------------------------------------- faults
 
 
+@pytest.mark.slow
 def test_all_are_started_again_after_each_kind_of_fault(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And one that waits for the other is ended; each group meets elsewhere."""
+    """A process that waits for the other one is ended. Each group uses a new port."""
     monkeypatch.setattr(group, "SETTLE", 0.05)
     monkeypatch.setattr(group, "FAREWELL", 0.3)
     faults = "kill,raise,exit,abort,stop,term"
@@ -190,11 +191,12 @@ def test_all_are_started_again_after_each_kind_of_fault(
         assert [line for line in mine if line.startswith("start ")] == [f"start {n}" for n in range(1, 8)]
         assert mine[-1] == "no line end"
     assert "[1] ZeroDivisionError: in the world" in lines and "[1] no more of this" in lines
-    assert [line for line in of(1, lines) if line.startswith("  File ")] == [  # and no line of jaxrl's
+    assert [line for line in of(1, lines) if line.startswith("  File ")] == [  # and no line of jaxrl's code
         f'  File "script.py", line {SCRIPT.splitlines().index(RAISING) + 1}, in <module>'
     ]
 
 
+@pytest.mark.slow
 def test_a_fault_too_many_is_told_of_with_the_command_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     code, lines, err = launch(
         capsys, "0=ends,waits", "1=raise,raise", "x=a b", flags="--processes 2 --max-restarts 1 --heartbeat 9"
@@ -219,7 +221,7 @@ def test_a_request_that_cannot_be_met_is_made_once(capsys: pytest.CaptureFixture
 def test_the_first_to_fail_is_named_though_another_was_seen_to_end_before_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JAX ends who has lost another."""
+    """JAX ends processes that have lost another one."""
     monkeypatch.setattr(group, "SETTLE", 30.0)
     code, _, err = launch(capsys, "0=abort", "1=late", flags="--processes 2 --max-restarts 0")
     assert code == 1 and err.startswith("jaxrl: rank 1 was killed by SIGKILL (") and "first, and --max-restarts is 0" in err
@@ -236,6 +238,7 @@ def test_who_was_told_of_a_failure_may_end_before_the_one_that_fails(
     assert capsys.readouterr().err.startswith("jaxrl: rank 0 ended with exit code 1 first")
 
 
+@pytest.mark.slow
 def test_who_stands_still_while_others_abort_is_the_cause(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,8 +253,9 @@ def test_the_cause_is_what_nothing_else_explains() -> None:
     assert min(Fault(Kind.FAILED, 2.0, 0, "", ""), Fault(Kind.FAILED, 1.0, 1, "", "")).number == 1
 
 
+@pytest.mark.slow
 def test_after_one_is_asked_to_end_all_may_save(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """They agree on it; here the other one is asked as well."""
+    """They agree on it. In this test the other process gets the signal too."""
     Path("other.py").write_text(
         "import os, sys, time; from pathlib import Path; number = os.environ['JAXRL_PROCESS_ID']\n"
         "mark = Path('saved-' + number)\n"
@@ -262,6 +266,7 @@ def test_after_one_is_asked_to_end_all_may_save(capsys: pytest.CaptureFixture[st
     assert Path("saved-0").exists() and out.count("(restart 1 of 3)") == 1
 
 
+@pytest.mark.slow
 def test_one_that_has_ended_well_waits_for_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     Path("script.py").write_text("import os, time; time.sleep(float(os.environ['JAXRL_PROCESS_ID'])); print('done')")
     code, lines, _ = launch(capsys)
@@ -288,11 +293,12 @@ sys.exit(guarded(meet) if sys.argv[1] == "command" else meet())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["command", "script"])
 def test_where_the_port_is_taken_another_one_is_chosen(
     how: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It counts as no restart. The program there may answer, and may be met before process 0 finds that it is there."""
+    """It does not count as a restart. The program there may answer, and processes may reach it before process 0 notices it."""
     Path("script.py").write_text(MEETING)
     choose, asked = assignments.places, 0
 
@@ -324,7 +330,7 @@ def test_where_the_port_is_taken_another_one_is_chosen(
 
 
 def started(*args: str, processes: int = 2) -> subprocess.Popen[str]:
-    """A launch in a process of its own, all of whose processes are at work."""
+    """Start a launch in a separate process. Return it once all its processes work."""
     process = start("-m", "jaxrl", "launch", "--processes", str(processes), "--heartbeat", "1", "--", "script.py", *args)
     assert process.stdout
     seen = 0
@@ -335,6 +341,7 @@ def started(*args: str, processes: int = 2) -> subprocess.Popen[str]:
     raise AssertionError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_all_save_and_none_is_started_again(number: int, code: int) -> None:
     process = started("0=waits", "1=waits")
@@ -347,6 +354,7 @@ def test_a_signal_lets_all_save_and_none_is_started_again(number: int, code: int
     assert Path("saved-0").exists() and Path("saved-1").exists() and nothing_runs()
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_waits_for_nobody() -> None:
     process = started("0=deaf", "1=deaf")
     process.send_signal(signal.SIGINT)
@@ -358,7 +366,7 @@ def test_a_second_ctrl_c_waits_for_nobody() -> None:
 
 
 def test_nothing_is_left_of_a_launch_that_is_killed() -> None:
-    """Neither one that hears no signal, nor one that stands still."""
+    """Neither of a process that ignores signals, nor of one that is stopped."""
     process = started("0=deaf", "1=stop")
     process.kill()
     process.wait(60)
@@ -366,8 +374,9 @@ def test_nothing_is_left_of_a_launch_that_is_killed() -> None:
     process.communicate()
 
 
+@pytest.mark.slow
 def test_who_stands_still_hears_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others save; it is ended."""
+    """The others save, and the stopped one is ended."""
     process = started("0=waits", "1=stop")
     process.terminate()
     _, err = process.communicate(timeout=60)
@@ -421,7 +430,7 @@ def test_a_wrong_flag_of_either_command_is_told_of_once(capsys: pytest.CaptureFi
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[LaunchPlan]:
-    """Those that would be carried out."""
+    """Return the plans that would be executed."""
     made: list[LaunchPlan] = []
     monkeypatch.setattr(supervisor, "supervise", lambda plan, show: made.append(plan))
     return made
@@ -457,8 +466,9 @@ def test_a_command_of_jaxrl_says_what_is_wrong_itself() -> None:
     assert len(shown) == 1
 
 
+@pytest.mark.slow
 def test_processes_train_together(capsys: pytest.CaptureFixture[str]) -> None:
-    """And one of them shows it. Given again, there is nothing left to do."""
+    """One of them shows the progress. The same command again has nothing left to do."""
     flags = "--env CartPole-v1 --seeds 2 --total-steps 16 --eval-every 0 --no-tensorboard --num-envs 2 --rollout-length 4"
     line = ["launch", "--processes", "2", "--", "train", "ppo", *flags.split(), "--num-epochs", "1", "--num-minibatches", "1"]
     assert main(line) == 0

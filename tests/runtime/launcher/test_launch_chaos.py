@@ -1,4 +1,4 @@
-"""The script that disturbs the processes of a launch, in short."""
+"""Short run of the script that disturbs the processes of a launch."""
 
 from __future__ import annotations
 

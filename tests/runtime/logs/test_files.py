@@ -1,4 +1,4 @@
-"""The files of records: every digit, and the same rows whether a run was interrupted or not."""
+"""Record files: all digits, and the same rows with and without an interruption."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_csv_says_the_same_whether_it_was_interrupted_or_not(tmp_path: Path) -> 
 
 
 def test_a_record_is_in_the_files_as_soon_as_it_is_logged(tmp_path: Path) -> None:
-    """A kill loses none of them, and ``flush`` has only to see that they are on the disk."""
+    """A kill loses no record, and ``flush`` only writes them to disk."""
     sinks = JsonLines(tmp_path, []), Csv(tmp_path, SEEDS, [])
     for sink in sinks:
         sink.log(record(1))

@@ -1,4 +1,4 @@
-"""What a run's files say that cannot be: one line names it, whoever reads it."""
+"""Impossible contents of a run's files: one line names them, for every reader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def altered(data: Any, path: str, value: Any) -> Any:
-    """A copy with another value at a dotted path; ``...`` takes it away."""
+    """Return a copy with another value at a dotted path. ``...`` removes it."""
     copy = here = json.loads(json.dumps(data))
     *above, last = path.split(".")
     for name in above:

@@ -1,4 +1,4 @@
-"""What TensorBoard and W&B get of a run."""
+"""Data of a run in TensorBoard and W&B."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_events(path: Path) -> Iterator[Any]:
 
 
 def events(folder: Path) -> list[tuple[str, int, float | None]]:
-    """(tag, step, value) of every scalar in an event folder, and (tag, step, None) of every histogram."""
+    """Return (tag, step, value) of every scalar in an event folder, and (tag, step, None) of every histogram."""
     return [
         (value.tag, event.step, None if value.HasField("histo") else value.simple_value)
         for path in sorted(folder.iterdir())
@@ -100,11 +100,11 @@ def test_a_resumed_run_tells_tensorboard_what_to_drop(tmp_path: Path) -> None:
     TensorBoard(tmp_path, [0], [record(1), record(2)]).close()
     (path,) = (tmp_path / "tensorboard" / "mean").iterdir()
     starts = [event for event in read_events(path) if event.session_log.status == SessionLog.START]
-    assert [event.step for event in starts] == [21]  # TensorBoard drops this step and what is beyond
+    assert [event.step for event in starts] == [21]  # TensorBoard drops this step and later ones
 
 
 def described(folder: Path) -> list[dict[str, Any]]:
-    """What each event folder below has for TensorBoard's table of hyperparameters."""
+    """Return the data of TensorBoard's table of hyperparameters in each event folder below."""
     from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
     found = []
@@ -113,12 +113,15 @@ def described(folder: Path) -> list[dict[str, Any]]:
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name == "hparams":
                     data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
-                    assert data.WhichOneof("data") == "session_start_info"  # the columns are those of all runs, not of the first
+                    assert (
+                        data.WhichOneof("data") == "session_start_info"
+                    )  # the columns are those of all runs, not only the first
                     row = {name: getattr(x, x.WhichOneof("kind")) for name, x in dict(data.session_start_info.hparams).items()}
                     found.append({"of": path.parent.name, **row})
     return found
 
 
+@pytest.mark.slow
 def test_tensorboard_has_the_hyperparameters_of_a_run(tmp_path: Path) -> None:
     agent = cartpole("ppo")
     for name, given in (("alike", {}), ("varied", {"hyperparams": {"learning_rate": [1e-3, 1e-4]}})):
@@ -144,7 +147,7 @@ def test_tensorboard_of_many_that_differ_has_what_they_share(tmp_path: Path) -> 
 
 
 class FakeWandb(types.ModuleType):
-    """Takes what W&B would; refuses to start where there is no network."""
+    """A fake W&B, which refuses to start without a network."""
 
     def __init__(self, online: bool = True) -> None:
         super().__init__("wandb")

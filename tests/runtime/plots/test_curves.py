@@ -1,4 +1,4 @@
-"""Which seeds of which runs make a curve, where, and under which name."""
+"""Curves: the seeds and runs they contain, their points and their labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def curves_of(*folders: Path, key: str = EVALUATION, pool: bool = False) -> dict
 def test_a_curve_of_one_run_keeps_its_points(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", [[NAN, NAN], [1, 3], [2, 4]], steps=[[90, 100], [190, 200], [290, 300]])
     (curve,) = curves_of(folder).values()
-    np.testing.assert_array_equal(curve.steps, [195, 295])  # the first was not evaluated
+    np.testing.assert_array_equal(curve.steps, [195, 295])  # the first one was not evaluated
     np.testing.assert_array_equal(curve.values, [[1, 3], [2, 4]])
     assert (curve.panel, curve.label, list(curve.strata)) == ("CartPole-v1", "PPO", [0, 0])
 
@@ -104,7 +104,7 @@ def test_curves_are_named_after_what_differs(tmp_path: Path) -> None:
     write_run(tmp_path / "c", one, num_envs=4, gamma=0.9, parts={"model": model}, env="gymnax:Acrobot-v1")
     groups = group_runs(read_runs([tmp_path]))
     small, large = "num envs 4 · model hidden sizes [8, 8]", "num envs 8 · model hidden sizes [256]"
-    assert label_groups(groups) == [small, large, small]  # not gamma: the environment tells the third apart
+    assert label_groups(groups) == [small, large, small]  # without gamma: the environment distinguishes the third
     assert [group.envs for group in groups] == [["CartPole-v1"], ["CartPole-v1"], ["Acrobot-v1"]]
     write_run(tmp_path / "d", one, algorithm="dqn", tau=1.0)
     assert label_groups(group_runs(read_runs([tmp_path]))) == [*(f"PPO · {name}" for name in (small, large, small)), "DQN"]
@@ -170,7 +170,7 @@ def test_runs_are_sorted_by_the_numbers_in_their_names(tmp_path: Path) -> None:
 
 def test_runs_are_found_below_and_read_once(tmp_path: Path) -> None:
     b, a = write_run(tmp_path / "x" / "b", [[1.0]]), write_run(tmp_path / "a", [[1.0]])
-    write_run(a / "checkpoints" / "inner", [[1.0]])  # a run's own folders are not searched
+    write_run(a / "checkpoints" / "inner", [[1.0]])  # subfolders of a run are not searched
     assert find_runs(tmp_path) == [a, b] and find_runs(b) == [b]
     assert [run.folder for run in read_runs([b, tmp_path, tmp_path / "x"])] == [b, a]
 

@@ -1,4 +1,4 @@
-"""Figures of learning curves, and what `jaxrl plot` says and draws."""
+"""Figures of learning curves, and output of `jaxrl plot`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def picture(path: Path) -> np.ndarray:
 
 
 def colours(path: Path) -> set[str]:
-    """The opaque colours of a PNG."""
+    """Return the opaque colours of a PNG."""
     red, green, blue = (picture(path)[..., :3] * 255).round().astype(int).reshape(-1, 3).T
     return {f"#{pixel:06x}" for pixel in np.unique(red << 16 | green << 8 | blue).tolist()}
 
@@ -87,7 +87,7 @@ def test_plot_prints_how_curves_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_each_environment_has_its_own_decimals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Scores below 1 beside those of thousands, as of Catch beside HalfCheetah, would all read 0 or 1."""
+    """Scores below 1 next to scores of thousands, such as Catch and HalfCheetah, would all be 0 or 1."""
     for name, env, ends in (("a", "Catch-bsuite", [0.125]), ("b", "Catch-bsuite", [0.875]), ("c", "envpool:Ant-v4", [4321.5])):
         write_run(tmp_path / name, [[0.0], ends], env=env, algorithm="dqn" if name == "b" else "ppo")
     assert main(["plot", str(tmp_path), "--out", str(tmp_path / "a.png")]) == 0

@@ -32,7 +32,7 @@ def test_trimmed_mean_is_scipys(num_seeds: int, cut: float) -> None:
 
 @pytest.mark.parametrize(("metric", "cut"), [("iqm", 0.25), ("mean", 0.0)])
 def test_interval_is_that_of_all_resamples(metric: str, cut: float) -> None:
-    """With five seeds all 5^5 resamples can be listed."""
+    """With five seeds, all 5^5 resamples can be listed."""
     values = np.array([1.0, 2.5, 3.1, 4.7, 9.3])
     every = [trim_mean(values[list(drawn)], cut) for drawn in itertools.product(range(5), repeat=5)]
     middle, low, high = seed_interval(np.stack([values, 10 * values]), metric=metric, resamples=40_000, level=0.9)

@@ -1,4 +1,4 @@
-"""What is learnt around a worker process that was lost: its episodes look as if they were cut off, whoever samples and learns."""
+"""Learning around a lost worker process: its episodes count as truncated, for every sampler and algorithm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.helpers.worker_rows import NOTHING, at, seed_of
 
 
 def test_a_lost_row_is_a_reset_row() -> None:
-    """Not valid, and the first of an episode follows; what was lost is in no statistic."""
+    """It is invalid, and a first row follows. The lost row is in no statistic."""
     envs = Stepper(host(max_restarts=1, batch={"length": 3}), 4, 0)
     envs.reset()
     first = envs.step(NOTHING)
@@ -39,7 +39,7 @@ def test_a_lost_row_is_a_reset_row() -> None:
 
 
 def test_what_comes_before_it_counts_as_cut_off() -> None:
-    """By the rules that learn from returns: as if the row before were truncated, whatever the value of the new episode is."""
+    """Algorithms that learn from returns treat the row before as truncated, for any value of the new episode."""
     valid = np.array([1, 1, 1, 0, 1, 1], bool)[:, None]
     no, cut = np.zeros((6, 1), bool), np.arange(6)[:, None] == 2
     reward, values = np.arange(1.0, 7.0, dtype=np.float32)[:, None] * valid, np.float32([1, 2, 3, 4, 100, 6, 7])[:, None]
@@ -51,7 +51,7 @@ def test_what_comes_before_it_counts_as_cut_off() -> None:
     np.testing.assert_array_equal(advantages(no, values), advantages(cut, values))
     other = np.where(np.arange(7)[:, None] > 3, 0, values).astype(np.float32)
     np.testing.assert_array_equal(advantages(no, values)[:3], advantages(no, other)[:3])
-    assert not episode_completed(Rows(no, no, valid)).any()  # an episode that was lost has no return
+    assert not episode_completed(Rows(no, no, valid)).any()  # a lost episode has no return
 
 
 class Rows:
@@ -59,9 +59,10 @@ class Rows:
         self.terminated, self.truncated, self.valid = terminated, truncated, valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [HostSampler, partial(HostSampler, num_groups=2), AsyncSampler])
 def test_rollouts_go_on(sampler: Any) -> None:
-    """Each process is lost in its fifth row; episodes have three rows, and one for the reset."""
+    """Each process is lost in its fifth row. Episodes have three rows and a reset row."""
     env = host(max_restarts=100, batch={"length": 3, "fails_at": 6})
     agent = make_ppo(env, num_envs=4, rollout_length=16, num_minibatches=1, model={"hidden_sizes": (4,)})
     policy = agent.algorithm.policy(agent.init(jax.random.key(0)).learner)
@@ -79,6 +80,7 @@ def test_rollouts_go_on(sampler: Any) -> None:
     assert float(metrics["charts/episodic_return"].sum) == 3 * 12 and int(metrics["charts/episodic_return"].count) == 12
 
 
+@pytest.mark.slow
 def test_of_several_seeds_those_are_told_that_were_lost() -> None:
     envs: Any = open_envs(host(max_restarts=1), 2, [0, 1])
     assert not begun_anew(envs).any()
@@ -87,18 +89,19 @@ def test_of_several_seeds_those_are_told_that_were_lost() -> None:
     with pytest.warns(WorkerRestarted):
         row = envs.step(np.array([0, 0, 0, ACTIONS["exit"]]))
     assert begun_anew(envs).tolist() == [False, False, False, True] and row.reward.tolist() == [1, 1, 1, 0]
-    envs.reset_where(np.array([True, False, False, False]))  # of the first seed alone
+    envs.reset_where(np.array([True, False, False, False]))  # of the first seed only
     assert not begun_anew(envs).any()
     envs.close()
 
 
+@pytest.mark.slow
 def test_limits_that_the_environments_do_not_know_of(tmp_path: Path) -> None:
-    """A process that is lost when some of its episodes are cut off takes the others along."""
-    start = partial(Once, mark=tmp_path / "reset", what="reset_where")
+    """A process is lost when some of its episodes are truncated. Its other episodes end too."""
+    start = partial(Once, mark=tmp_path / "reset", operation="reset_where")
     limited = host(max_restarts=1)._replace(open=partial(_opened, start), max_episode_steps=3)
     envs = Stepper(limited, 4, 0)
     envs.reset()
-    envs.episode.episodic_length[0] = 1  # environment 0 is at its limit one row before the others
+    envs.episode.episodic_length[0] = 1  # environment 0 reaches its limit one row before the others
     rows = [envs.step(NOTHING) for _ in range(2)]
     with pytest.warns(WorkerRestarted):
         rows.append(envs.step(NOTHING))

@@ -1,4 +1,4 @@
-"""Samplers: seeds in one pool, rows in any order, halves in turn, whichever are ready; and collecting while learning."""
+"""Samplers: seeds in one pool, rows in any order, alternating halves, the half that is ready first; collecting while learning."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.types import Agent, HostStep
 from tests.helpers import probes
 from tests.helpers.agents import (
+    ALGORITHM_NAMES,
     RECURRENT,
-    RULES,
     assert_bit_equal,
     assert_close,
     assert_new_noise,
@@ -69,16 +69,18 @@ def driven(agent: Agent, seeds: Any, iterations: int, sampler: Any = HostSampler
     return states, {name: metric for name, metric in metrics.items() if name not in TIMED}
 
 
+@pytest.mark.slow
 def test_a_pool_is_only_another_sampler() -> None:
-    """One that collects in parts gives the states, metrics and warm-up of one that holds all environments."""
+    """A sampler that collects in parts gives the states, metrics and warm-up of one with all environments."""
     agent = small_dqn("envpool:CartPole-v1")
     assert_close(driven(agent, [3], 5), driven(agent, [3], 5, Pair))
 
 
-@pytest.mark.parametrize("rule", ["ppo", "dqn"])
-def test_seeds_side_by_side_are_those_alone(rule: str) -> None:
-    """Their environments, actions and what they learn, in one pool; whatever the others are."""
-    agent = small(rule, "envpool:CartPole-v1")
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_seeds_side_by_side_are_those_alone(algorithm: str) -> None:
+    """Their environments, actions and results in one pool do not depend on the other seeds."""
+    agent = small(algorithm, "envpool:CartPole-v1")
     both, alone = driven(agent, [3, 5], 5), driven(agent, [5], 5)
     assert_close(jax.tree.map(lambda x: x[1:], both), alone)
     params = [np.asarray(x) for x in jax.tree.leaves(both[0].learner.params)]
@@ -86,7 +88,7 @@ def test_seeds_side_by_side_are_those_alone(rule: str) -> None:
 
 
 def test_environments_of_several_seeds_are_one_batch() -> None:
-    """Seed by seed, those of each as where it is alone; they end, are cut and are closed as one's."""
+    """Seed by seed, each as if alone. They end, are truncated and are closed like those of one seed."""
     env, closed = clock(Resettable, max_episode_steps=3), []
 
     class Watched(Resettable):
@@ -111,7 +113,7 @@ def test_environments_of_several_seeds_are_one_batch() -> None:
 
 
 class Background(Clock):
-    """Steps in the background, and gives rows of the later half first; observations differ between environments."""
+    """Steps in the background, and returns rows of the second half first. Observations differ between environments."""
 
     def __init__(self, num_envs: int, seed: int, first_id: int = 0) -> None:
         super().__init__(num_envs, seed)
@@ -133,7 +135,7 @@ class Background(Clock):
 
 
 def test_rows_in_any_order_are_put_in_their_place() -> None:
-    """Which the sampler of one whole and of two halves does alike."""
+    """The sampler of the whole batch and the sampler of two halves both do this."""
     agent = small_ppo(clock(Background))
     policy, key = agent.algorithm.policy(agent.init(jax.random.key(0)).learner), jax.random.key(1)
     whole, halves = (HostSampler(agent, 0, num_groups=n).collect(policy, key)[0] for n in (1, 2))
@@ -142,7 +144,7 @@ def test_rows_in_any_order_are_put_in_their_place() -> None:
 
 
 def collected_by(name: str, agent: Agent, seed: Any = 3, rollouts: int = 1) -> Any:
-    """The first rollouts of a sampler, by one policy for each seed."""
+    """Return the first rollouts of a sampler, with one policy per seed."""
     keys = jax.vmap(jax.random.key)(np.atleast_1d(seed))
     policy, key = jax.vmap(lambda key: agent.algorithm.policy(agent.init(key).learner))(keys), keys
     if not np.ndim(seed):
@@ -153,9 +155,13 @@ def collected_by(name: str, agent: Agent, seed: Any = 3, rollouts: int = 1) -> A
     return collected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["envpool:CartPole-v1", "gymnasium:CartPole-v1?num_workers=2"])
 def test_all_samplers_give_the_same_rollout(env: str) -> None:
-    """By the same parameters: the halves bit for bit; who goes ahead in the next rollout acts with other keys there."""
+    """With the same parameters: the halves are equal bit for bit.
+
+    A sampler that works ahead uses other keys in the next rollout.
+    """
     agent = small_ppo(env, model=RECURRENT)
     (first, second), halves, (ready,) = (
         collected_by(name, agent, rollouts=n) for name, n in (("sync", 2), ("alternating", 2), ("async", 1))
@@ -164,6 +170,7 @@ def test_all_samplers_give_the_same_rollout(env: str) -> None:
     assert_close(ready, first)
 
 
+@pytest.mark.slow
 def test_seeds_are_collected_as_alone_whoever_samples() -> None:
     agent = small_ppo("envpool:CartPole-v1")
     (alone,) = collected_by("sync", agent, 5)
@@ -173,7 +180,7 @@ def test_seeds_are_collected_as_alone_whoever_samples() -> None:
 
 
 def test_rows_of_fast_environments_begin_the_next_rollout() -> None:
-    """No row is lost or doubled, whoever is ready when; the parameters that a rollout began with are its version."""
+    """No row is lost or duplicated, for any order of readiness. A rollout's version is that of the parameters at its start."""
     agent = small_ppo("envpool:CartPole-v1", num_envs=6, rollout_length=5)
     policy = agent.algorithm.policy(agent.init(jax.random.key(0)).learner)
     sampler = AsyncSampler(agent, 0)
@@ -188,7 +195,10 @@ def test_rows_of_fast_environments_begin_the_next_rollout() -> None:
 
 
 class Uneven(Background):
-    """Rows of an environment take as long as ``PACE`` says, by a clock of its own; ``recv`` gives the half that is done first."""
+    """Rows of an environment take the time given by ``PACE``, on a separate clock.
+
+    ``recv`` returns the half that is done first.
+    """
 
     PACE: ClassVar[list[float]]
 
@@ -215,7 +225,7 @@ class Uneven(Background):
 
 
 class Sized(Uneven):
-    """Is opened for so many rows at once, and takes any environments."""
+    """Opened for a number of rows per call, and takes any environments."""
 
     def __init__(self, num_envs: int, seed: int, first_id: int = 0, *, batch_size: int) -> None:
         assert batch_size == num_envs // 2
@@ -232,8 +242,10 @@ PACES = {"a slow one": [9, 1, 1, 1, 1, 1], "a fast one": [1, 9, 10, 11, 12, 13],
 @pytest.mark.parametrize("kind", [Uneven, Sized])
 @pytest.mark.parametrize("pace", PACES)
 def test_rows_of_unequal_environments(kind: Any, pace: str) -> None:
-    """Whoever is more than a rollout behind, the run goes on, and no row is lost. Where any of them may wait, nobody gets further
-    ahead than that."""
+    """No environment may be more than a rollout behind, the run continues, and no row is lost.
+
+    If any of them may wait, none gets further ahead than that.
+    """
     agent = small_ppo(clock(type("Paced", (kind,), {"PACE": PACES[pace]})), num_envs=6, rollout_length=4)
     policy = agent.algorithm.policy(agent.init(jax.random.key(0)).learner)
     sampler = AsyncSampler(agent, 0)
@@ -265,7 +277,7 @@ def test_noise_is_new_in_each_row_environment_seed_and_rollout(name: str, pace: 
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_noise_is_new_in_each_iteration(lag: int) -> None:
-    """Of the loop on the host; its warm-up included."""
+    """In the host loop, including its warm-up."""
     rollouts = []
 
     class Noted(HostSampler):
@@ -305,8 +317,9 @@ def test_a_limit_that_only_jaxrl_knows_is_refused_where_rows_come_as_they_are_re
         sampler.collect(agent.algorithm.policy(agent.init(jax.random.key(0)).learner), jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_a_run_says_by_whom_it_is_sampled(tmp_path: Any) -> None:
-    """And goes on so; the states are those of the plain loop."""
+    """It resumes with that sampler. The states are those of the plain loop."""
     agent, settings = small_ppo("envpool:CartPole-v1"), {"quiet": True, "tensorboard": False, "eval_every": 0}
     states, history = jaxrl.run(agent, 64, sampler="alternating", out=tmp_path / "run", **settings)  # type: ignore[arg-type]
     losses = jax.eval_shape(agent.algorithm.update, *jax.eval_shape(functools.partial(example, agent), jax.random.key(0)))[1]
@@ -328,7 +341,7 @@ def test_a_run_says_by_whom_it_is_sampled(tmp_path: Any) -> None:
 
 
 class Recorded(HostSampler):
-    """Notes which parameters act."""
+    """Records which parameters act."""
 
     versions: ClassVar[list[list[int]]] = []
 
@@ -337,10 +350,14 @@ class Recorded(HostSampler):
         return super().collect(policy, key)
 
 
-@pytest.mark.parametrize("rule", ["ppo", "dqn"])
-def test_collecting_while_learning_is_one_update_late(rule: str) -> None:
-    """Whatever the calls of ``iterate`` are; the first rollout is fresh, and with it what it is without overlap."""
-    agent = small(rule, suited(rule, hosted(probes.truncation(5))))
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_collecting_while_learning_is_one_update_late(algorithm: str) -> None:
+    """For all divisions into calls of ``iterate``.
+
+    The first rollout is not late, and the first update is the same as without overlap.
+    """
+    agent = small(algorithm, suited(algorithm, hosted(probes.truncation(5))))
     ends = []
     for calls in ([5], [1, 3, 1]):
         Recorded.versions.clear()
@@ -351,13 +368,13 @@ def test_collecting_while_learning_is_one_update_late(rule: str) -> None:
             metrics.append(new)
         driver.close()
         warm = agent.algorithm.warmup_iterations
-        assert Recorded.versions[warm:] == [[0, 0], *([n, n] for n in range(5))]  # the last one is nobody's
+        assert Recorded.versions[warm:] == [[0, 0], *([n, n] for n in range(5))]  # the last one is not used
         lag = merged(metrics)[LAG]
         np.testing.assert_array_equal(lag.sum / lag.count, [4 / 5] * 2)
         np.testing.assert_array_equal(merged(metrics)[MOST_LAG].value, [1, 1])
         ends.append(states)
     assert_bit_equal(*ends)
-    if rule == "ppo":
+    if algorithm == "ppo":
         late, plain = HostDriver(agent, [3], lag=1), HostDriver(agent, [3])
         assert_bit_equal(*(driver.iterate(driver.init(), 1)[0] for driver in (late, plain)))
         late.close()
@@ -368,7 +385,7 @@ def merged(metrics: list[Any]) -> Any:
 
 
 def test_what_goes_wrong_while_learning_is_told() -> None:
-    """And the environments are closed."""
+    """The environments are closed."""
     closed = []
 
     class Broken(Clock):
@@ -387,11 +404,11 @@ def test_what_goes_wrong_while_learning_is_told() -> None:
     assert closed == [True]
 
 
-def test_which_rules_learn_from_what_is_late() -> None:
-    takes = {rule: small(rule, suited(rule, probes.truncation())).algorithm.tolerates_lag for rule in RULES}
-    replay = {rule for rule in RULES if small(rule, suited(rule, probes.truncation())).algorithm.buffers}
-    assert {rule for rule, late in takes.items() if late} >= {"ppo", "impala", *replay} >= {"ppo", "impala", "dqn", "sac"}
-    assert not any(takes[rule] for rule in ("a2c", "reinforce", "pqn"))
+def test_which_algorithms_learn_from_what_is_late() -> None:
+    takes = {name: small(name, suited(name, probes.truncation())).algorithm.tolerates_lag for name in ALGORITHM_NAMES}
+    replay = {name for name in ALGORITHM_NAMES if small(name, suited(name, probes.truncation())).algorithm.buffers}
+    assert {name for name, late in takes.items() if late} >= {"ppo", "impala", *replay} >= {"ppo", "impala", "dqn", "sac"}
+    assert not any(takes[name] for name in ("a2c", "reinforce", "pqn"))
 
 
 def test_overlap_is_refused_where_it_would_be_wrong() -> None:
@@ -405,10 +422,12 @@ def test_overlap_is_refused_where_it_would_be_wrong() -> None:
         jaxrl.run(small_ppo(clock()), 64, overlap="yes", quiet=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("rule", ["a2c", "reinforce", "pqn"])
-def test_rows_ahead_are_refused_where_they_would_be_wrong(rule: str) -> None:
-    agent = small(rule, "envpool:CartPole-v1")
-    with pytest.raises(ValueError, match=r"^sampler='async' begins rollouts with older parameters, and .* does not correct"):
+@pytest.mark.parametrize("algorithm", ["a2c", "reinforce", "pqn"])
+def test_rows_ahead_are_refused_where_they_would_be_wrong(algorithm: str) -> None:
+    agent = small(algorithm, "envpool:CartPole-v1")
+    with pytest.raises(
+        ValueError, match=r"^sampler='async' begins rollouts by older parameters than those that learn, and .* learns as if they"
+    ):
         jaxrl.run(agent, 64, sampler="async", quiet=True)
 
 

@@ -1,4 +1,4 @@
-"""Rollouts of host environments that one compiled program collects."""
+"""Rollouts of host environments collected by one compiled program."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ def small(env: str, **settings: Any) -> Agent:
 
 
 def learnt(agent: Agent, seeds: list[int]) -> tuple[Any, Any]:
-    """Policies of new learners, and their keys."""
+    """Return policies of new learners, and their keys."""
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     return jax.vmap(lambda key: agent.algorithm.policy(agent.init(key).learner))(keys), keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["envpool:CartPole-v1?max_episode_steps=4", "envpool:HalfCheetah-v4"])
 def test_the_rollouts_are_those_of_the_plain_loop(env: str) -> None:
-    """Of two seeds, one after the other, over ends; HalfCheetah's C++ has 64-bit numbers."""
+    """For two seeds, one after the other, over ends. HalfCheetah has 64-bit numbers in C++."""
     agent = small(env)
     policy, keys = learnt(agent, [0, 5])
     plain, compiled = (SAMPLERS[name](agent, [0, 5]) for name in ("sync", "xla"))
@@ -43,6 +44,7 @@ def test_the_rollouts_are_those_of_the_plain_loop(env: str) -> None:
     compiled.close()
 
 
+@pytest.mark.slow
 def test_one_seed_without_an_axis() -> None:
     agent = small("envpool:CartPole-v1", model={"core": "gru", "core_size": 8, "hidden_sizes": (8,)})
     policy, keys = learnt(agent, [3])
@@ -51,6 +53,7 @@ def test_one_seed_without_an_axis() -> None:
     assert_close(*rollouts)
 
 
+@pytest.mark.slow
 def test_a_run_collects_so() -> None:
     settings: dict[str, Any] = {"quiet": True, "eval_every": 0}
     states, history = jaxrl.run(small("envpool:CartPole-v1"), 10 * 3 * ROWS, sampler="xla", **settings)

@@ -1,4 +1,4 @@
-"""Signals while XLA compiles, which Python does not hear of in its main thread: nobody waits, and the run can be resumed."""
+"""Signals during XLA's compilation, which Python's main thread does not notice: the run ends without delay and can be resumed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compile(self, *args):
     threading.Event().wait()  # longer than anybody does
 jax.stages.Lowered.compile = compile
 """
-"""Stands for a compiler on a busy machine."""
+"""Replaces the compiler by a slow one, as on a busy machine."""
 
 COMMAND = f"""
 {PATCH}
@@ -54,11 +54,11 @@ jaxrl.run(small_ppo({ENV!r}), 64, out="run", quiet=True)
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """SIGTERM comes while a compiler is at work, which ends with the test."""
+    """Send SIGTERM while a compiler works, which ends with the test."""
     ended, original = threading.Event(), jax.stages.Lowered.compile
 
     def compile_(self: Any, *args: Any) -> Any:
-        if threading.current_thread().name != THREAD:  # a glance at the compiler's options
+        if threading.current_thread().name != THREAD:  # a query of the compiler's options
             return original(self, *args)
         os.kill(os.getpid(), signal.SIGTERM)
         ended.wait(300)
@@ -78,6 +78,7 @@ def stop(process: subprocess.Popen[str], folder: Path, number: int) -> tuple[lis
     return out.splitlines(), err.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_command_that_is_stopped_while_it_compiles_ends_at_once_and_resumes_from_the_start(number: int, tmp_path: Path) -> None:
     command = ["train", "ppo", "--env", ENV, "--total-steps", "64", "--eval-every", "0", "--out", "run", *SMALL]
@@ -93,11 +94,13 @@ def test_a_command_that_is_stopped_while_it_compiles_ends_at_once_and_resumes_fr
         assert history["rows"][-1] == 64
 
 
+@pytest.mark.slow
 def test_a_script_that_is_stopped_while_it_compiles_ends_at_once_with_one_line(tmp_path: Path) -> None:
     out, err = stop(start("-c", SCRIPT, cwd=tmp_path), tmp_path, signal.SIGTERM)
     assert out == [] and len(err) == 1 and err[0].startswith("jaxrl: stopped at step 0 of 64")
 
 
+@pytest.mark.slow
 def test_a_script_that_is_stopped_between_chunks_ends_with_one_line_too() -> None:
     code = (
         "from jaxrl.runtime.run import RunInterrupted; from jaxrl.runtime.training_loop.signals import end_in_a_line\n"
@@ -119,6 +122,7 @@ def test_a_caller_that_catches_it_has_a_folder_to_go_on_with(on_host: bool, tmp_
     assert under_way() and [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow")
 def test_a_resumed_run_that_is_stopped_while_it_compiles_is_where_it_was(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Files in folders that may be somebody else's: links are not followed, and what is no file is not read."""
+"""Files in folders that may belong to another user: links are not followed, and only regular files are read."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_pipe_or_a_device_in_the_place_of_a_file_is_one_line(name: str, tmp_pa
 
 
 def forge(step: Path, **changes: Any) -> None:
-    """A manifest that says something else, and has the right digest of its own."""
+    """Write a changed manifest with a valid digest."""
     body = json.loads((step / manifest.NAME).read_bytes())
     (step / manifest.NAME).write_bytes(manifest.render({**body, **changes}))
 
@@ -126,7 +126,7 @@ def test_a_forged_manifest_is_one_line_and_nothing_outside_is_read(
 
 
 def test_large_files_may_be_kept_elsewhere(saved: Path, tmp_path: Path) -> None:
-    """As git-annex and the like do."""
+    """As git-annex and similar tools do."""
     step = tmp_path / "checkpoints" / "1"
     for path in sorted((saved / "1").rglob("*")):
         there = step / path.relative_to(saved / "1")
@@ -178,5 +178,5 @@ def test_a_working_folder_that_is_gone_is_one_line(
         assert capsys.readouterr().err == "jaxrl: the current folder was deleted: change to an existing one (cd)\n"
     with pytest.raises(FileNotFoundError, match="was deleted: change to an existing one"):
         RunFolder("run")
-    with contextlib.closing(RunFolder(tmp_path / "run")) as folder:  # a run whose folder has a whole path goes on
+    with contextlib.closing(RunFolder(tmp_path / "run")) as folder:  # a run whose folder has a complete path continues
         assert folder.shown == tmp_path / "run"

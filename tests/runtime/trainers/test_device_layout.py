@@ -1,4 +1,4 @@
-"""Seeds, and the environments of each, over devices: what is chosen, and that nothing but the time depends on it."""
+"""Layout of seeds, and of each seed's environments, over devices: the choice, and that it affects only the speed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def own_bonus(observation_space: Any, action_space: Any) -> Any:
 
 
 def replaced() -> Agent:
-    """An agent whose step is not the builder's."""
+    """Return an agent whose step is not the builder's."""
     agent = small_ppo("CartPole-v1", **LARGE)
     return agent._replace(step=wraps(agent.step)(lambda state: agent.step(state)))
 
@@ -45,7 +45,7 @@ def replaced() -> Agent:
         (partial(small_ppo, "CartPole-v1", **LARGE), 1, 1),
         (partial(small_ppo, "CartPole-v1", **LARGE), 2, 2),
         (partial(small_ppo, "CartPole-v1", **LARGE), 3, 2),
-        (partial(small_ppo, "CartPole-v1", **LARGE), 64, 4),  # more would have too few rows
+        (partial(small_ppo, "CartPole-v1", **LARGE), 64, 4),  # with more devices, each would have too few rows
         (partial(small, "a2c", "CartPole-v1", **LARGE), 2, 2),
         (partial(small_ppo, "CartPole-v1", num_envs=512, rollout_length=2 * MIN_ROWS // 512 - 1), 2, 1),
         (partial(small_ppo, "CartPole-v1", num_envs=1, rollout_length=4 * MIN_ROWS), 2, 1),
@@ -54,7 +54,7 @@ def replaced() -> Agent:
         (partial(small_ppo, "CartPole-v1", **LARGE, intrinsic=partial(rnd, num_minibatches=4 * MIN_ROWS)), 8, 1),
         (partial(small_ppo, "CartPole-v1", **LARGE, intrinsic=own_bonus), 2, 1),
         (partial(small_ppo, "CartPole-v1", **LARGE, extra_losses=no_loss), 2, 1),
-        (partial(small_ppo, probes.constant_reward(), **LARGE), 2, 1),  # no spec names this environment
+        (partial(small_ppo, probes.constant_reward(), **LARGE), 2, 1),  # no spec can name this environment
         (partial(small_dqn, "CartPole-v1", **LARGE, buffer_size=4 * MIN_ROWS), 2, 1),
         (replaced, 2, 1),
     ],
@@ -71,7 +71,7 @@ def test_few_seeds_leave_devices_to_environments(monkeypatch: pytest.MonkeyPatch
         assert chosen.devices_per_seed == driver.devices_per_seed == expected
         assert driver.stepping.axis_name == (None if expected == 1 else "data")
     assert open_fused(cartpole("ppo"), [0])[1].devices_per_seed == 1
-    monkeypatch.setattr(device_layout, "on_axis", lambda agent, name: jaxrl.build({}))  # as of parts that nobody trusts
+    monkeypatch.setattr(device_layout, "on_axis", lambda agent, name: jaxrl.build({}))  # as for components that are not trusted
     assert open_fused(agent, [0])[1] == devices.DeviceLayout(jax.devices()[:1], None)
 
 
@@ -82,12 +82,13 @@ def test_advice_to_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_fused(cartpole("ppo"), [0])[1].advice is None
 
 
+@pytest.mark.slow
 def test_devices_that_share_environments_do_what_one_does() -> None:
-    """Sequences, and statistics that belong to environments."""
+    """Sequences, and statistics per environment."""
     agent = small_ppo("CartPole-v1", model=RECURRENT, normalize_observations=True, normalize_rewards=True)
     alone, shared = FusedDriver(agent, [7], jax.devices()[:1]), FusedDriver(agent, [7], jax.devices()[:2], 2)
     expected, states = alone.init(), shared.init()
-    assert_close(states, expected)  # two programs round differently
+    assert_close(states, expected)  # the two programs round differently
     returns = states.learner.statistics.rewards.returns
     assert returns.shape == (1, 4) and {shard.data.shape for shard in returns.addressable_shards} == {(1, 2)}
     expected, states = alone.iterate(expected, 3)[0], shared.place(jax.device_get(shared.iterate(states, 3)[0]))
@@ -95,10 +96,14 @@ def test_devices_that_share_environments_do_what_one_does() -> None:
     assert_close(shared.iterate(states, 1)[0], alone.iterate(expected, 1)[0])
 
 
+@pytest.mark.slow
 def test_a_run_over_shared_environments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three seeds on two devices, of which one diverges: resumed bit for bit, as on one device up to rounding, and on one."""
+    """Three seeds on two devices, where one diverges.
+
+    Resumed bit for bit; equal to one device up to rounding; and resumed on one device.
+    """
     monkeypatch.setenv(devices.CACHE_VARIABLE, "")
     agent, rates = cartpole("ppo"), {"learning_rate": [1e-3, 1e30, 1e-3]}
     settings: dict[str, Any] = {"seeds": 3, "hyperparams": rates, "chunk_iterations": 2, "eval_every": 2, "eval_episodes": 3}

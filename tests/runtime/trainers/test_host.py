@@ -1,4 +1,4 @@
-"""The host loop: arrays that environments write again, limits that they do not know, and the form of them that is scored."""
+"""The host loop: arrays that environments overwrite, limits that they do not know, and the form of them used for evaluation."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_arrays_that_an_environment_writes_again_are_copied() -> None:
 
 
 def test_a_rollout_stays_as_it_was() -> None:
-    """Whoever holds one may go on reading while the next are collected, which begin where it ends."""
+    """It can be read while the next rollouts are collected, which begin where it ends."""
     agent = small_ppo(hosted(probes.memory()), model=RECURRENT)
     sampler, policy = HostSampler(agent, 0), agent.algorithm.policy(agent.init(jax.random.key(0)).learner)
     rollouts = [sampler.collect(policy, jax.random.key(n))[0] for n in range(3)]
@@ -66,7 +66,7 @@ def test_a_rollout_stays_as_it_was() -> None:
 
 
 def test_rows_are_those_of_a_plain_loop() -> None:
-    """Which steps the environments once more, and stacks what comes."""
+    """The loop steps the same environments again, and stacks the results."""
     agent = small_ppo(hosted(probes.two_choices()))
     policy, key = agent.algorithm.policy(agent.init(jax.random.key(0)).learner), jax.random.key(1)
     rollout, _ = HostSampler(agent, 3).collect(policy, key)
@@ -91,14 +91,14 @@ class Telling(Clock):
 
 
 def test_what_environments_tell_besides_is_collected() -> None:
-    """Copied as well."""
+    """It is copied too."""
     np.testing.assert_array_equal(collected(clock(Telling)).info["time"], np.arange(1, 9)[:, None] * np.ones(NUM_ENVS))
     assert collected(clock()).info == {}
 
 
 @pytest.mark.parametrize("kind", [Resettable, Limited])
 def test_episodes_end_at_the_limit_as_in_pure_environments(kind: Any) -> None:
-    """Whether the environments keep it themselves or not."""
+    """For environments that enforce the limit, and for those that do not."""
     rollout = collected(clock(kind, max_episode_steps=3))
     ones = np.ones(NUM_ENVS)
     np.testing.assert_array_equal(rollout.inputs.obs[:, :, 0], np.array([[0, 1, 2, 3, 0, 1, 2, 3, 0]]).T * ones)
@@ -118,7 +118,7 @@ def test_an_environment_that_cannot_be_cut_says_so() -> None:
     ("flags", "said"), [(None, "None"), (["no"] * NUM_ENVS, r"<U2\[4\]"), (np.zeros((NUM_ENVS, 1), bool), r"bool\[4, 1\]")]
 )
 def test_flags_that_say_nothing_are_refused(flags: Any, said: str) -> None:
-    """Their truth would be taken: None for a step that goes on, "no" for an end."""
+    """Their truth value would be used: None would mean that the episode continues, "no" that it ends."""
 
     class Odd(Clock):
         def step(self, action: Any) -> HostStep:
@@ -128,8 +128,9 @@ def test_flags_that_say_nothing_are_refused(flags: Any, said: str) -> None:
         collected(clock(Odd))
 
 
+@pytest.mark.slow
 def test_multi_discrete_actions_and_their_masks() -> None:
-    """Collected, learnt from and evaluated, with no forbidden action."""
+    """Collected, learnt from and evaluated, without forbidden actions."""
     agent = small_ppo(hosted(probes.two_choices()))
     rollout = collected(agent.env)  # type: ignore[arg-type]
     assert rollout.action.shape == (8, NUM_ENVS, 2) and rollout.action.dtype == np.int32
@@ -142,11 +143,11 @@ def test_multi_discrete_actions_and_their_masks() -> None:
 
 
 def test_a_mask_that_forbids_every_action_stops_the_run() -> None:
-    """At the second row of environments 1 and 3, or at their first; but not where their episodes have ended."""
+    """In the second row of environments 1 and 3, or in their first, but not where their episodes have ended."""
 
     class Masked(Clock):
         def allows(self, first: Any) -> Any:
-            """Environments with an even number whatever they like, the others an action at their first row alone."""
+            """Environments with an even number allow every action, the others only in their first row."""
             return first | (np.arange(NUM_ENVS) % 2 == 0)
 
         def seen(self) -> Any:
@@ -213,10 +214,11 @@ def places(rows: Any) -> list[int]:
     return [x.unsafe_buffer_pointer() for x in jax.tree.leaves(rows)]
 
 
-@pytest.mark.parametrize("rule", ["dqn", "sac"])
-def test_an_update_writes_into_the_replay(rule: str) -> None:
-    """What learns stands where it stood, none of it is copied, and the policy of before goes on acting."""
-    agent = small(rule, suited(rule, hosted(probes.truncation(5))), buffer_size=20_000)
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+def test_an_update_writes_into_the_replay(algorithm: str) -> None:
+    """The learner is updated in place without copies, and the old policy can still act."""
+    agent = small(algorithm, suited(algorithm, hosted(probes.truncation(5))), buffer_size=20_000)
     learner = HostLearner(agent, HostSampler(agent, 0))
     state = learner.init(jax.random.key(0))
     split = partial(split_rows, agent.algorithm)
@@ -250,6 +252,7 @@ def test_the_warm_up_writes_into_the_replay() -> None:
     assert places(split_rows(agent.algorithm, learner.observe(state.learner, rollout))[0]) == stood
 
 
+@pytest.mark.slow
 def test_a_seed_with_replay_is_frozen_as_in_the_fused_program() -> None:
     fused, host = (small_dqn(env) for env in (probes.truncation(5), hosted(probes.truncation(5))))
 
@@ -279,7 +282,7 @@ def test_a_seed_with_replay_is_frozen_as_in_the_fused_program() -> None:
 
 
 class Clipped(Clock):
-    """What training sees of ``Resettable``: a tenth of its rewards, and episodes of two steps."""
+    """Training's form of ``Resettable``: a tenth of its rewards, and episodes of two steps."""
 
     limit = 2
 
@@ -304,8 +307,9 @@ def test_scores_are_of_the_environment_as_it_is() -> None:
     assert rollout.reward.max() == np.float32(0.1) and rollout.truncated[1].all()
 
 
+@pytest.mark.slow
 def test_atari_is_scored_by_raw_rewards_and_whole_games() -> None:
-    """The same moves in both forms, up to the first life that is lost."""
+    """The same actions in both forms, up to the first lost life."""
     env = make_env("envpool:Qbert-v5", reward_clip=True, episodic_life=True, num_threads=1)
     assert isinstance(env, HostEnv)
     training, scored = Stepper(env, NUM_ENVS, 0), Stepper(env, NUM_ENVS, 0, evaluation=True)
@@ -320,4 +324,4 @@ def test_atari_is_scored_by_raw_rewards_and_whole_games() -> None:
             break
     assert training.done.any() and not scored.done.any()
     assert clipped.max() > 0
-    np.testing.assert_array_equal(raw, 25 * clipped)  # a cube is worth 25
+    np.testing.assert_array_equal(raw, 25 * clipped)  # a cube has 25 points

@@ -1,4 +1,4 @@
-"""Environments that give NaN are found after a seed has diverged: in any kind of run, by number, and nobody else is blamed."""
+"""Environments that return NaN are found after a seed has diverged: in every kind of run, by number, without false positives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.helpers.hosted import hosted
 
 
 def broken(what: str = "obs", late: int = 5, share: float = 0.5, *, continuous: bool = False) -> Env:
-    """In this share of environments, by a draw at their reset, the observation or the reward of step ``late`` is NaN."""
+    """In this share of environments, drawn at their reset, the observation or the reward of step ``late`` is NaN."""
 
     def reset(key: jax.Array, params: Any) -> Any:
         return {"draw": jax.random.uniform(key), "time": jnp.zeros((), jnp.int32)}, jnp.zeros(1)
@@ -49,12 +49,13 @@ def late_reward() -> Env:
     return broken("reward", late=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "num_devices"), [("obs", 1), ("reward", 2)])
 def test_environments_in_jax(what: str, num_devices: int) -> None:
-    """In the second iteration of a chunk of three, which is made again from the frozen state."""
+    """In the second iteration of a chunk of three, which is repeated from the frozen state."""
     agent = small_ppo(
         f"tests.runtime.trainers.test_non_finite:late_{what}"
-    )  # an id, since devices that share build the agent again
+    )  # an id, since devices that share environments build the agent again
     driver = FusedDriver(agent, [3, 4], jax.devices()[:num_devices], num_devices)
     states, _, alive = driver.iterate(driver.init(), 3)
     found = driver.suspects(states, ~np.asarray(alive))
@@ -64,9 +65,10 @@ def test_environments_in_jax(what: str, num_devices: int) -> None:
     assert not np.any(found.reward if what == "obs" else found.obs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fused", "host"])
 def test_rows_that_were_stored_long_ago(kind: str) -> None:
-    """Of a rule with replay: what breaks it came in the warm-up, and is drawn later."""
+    """For an algorithm with replay: the bad row comes in the warm-up, and is drawn later."""
     env = broken("reward", late=2)
     agent = small_dqn(env if kind == "fused" else hosted(env))
     driver: Any = FusedDriver(agent, [3], jax.devices()[:1]) if kind == "fused" else HostDriver(agent, [3])
@@ -79,6 +81,7 @@ def test_rows_that_were_stored_long_ago(kind: str) -> None:
     getattr(driver, "close", lambda: None)()
 
 
+@pytest.mark.slow
 def test_environments_on_the_host() -> None:
     driver = HostDriver(small_ppo(hosted(broken("obs"))), [3, 4])
     states = driver.init()
@@ -91,7 +94,7 @@ def test_environments_on_the_host() -> None:
 
 
 def test_what_an_action_led_to_is_not_the_fault_of_the_environment() -> None:
-    """Environment 0 gives NaN by itself, 1 after an action that is none, 2 never; 3 a reward after such an action."""
+    """Environment 0 returns NaN by itself, 1 after a NaN action, 2 never. 3 returns a NaN reward after such an action."""
     obs, action, reward = np.zeros((3, 4, 1), np.float32), np.zeros((2, 4, 1), np.float32), np.zeros((2, 4), np.float32)
     obs[1, 0], obs[2, 0] = np.inf, np.nan
     action[0, 1] = obs[1, 1] = action[0, 3] = reward[0, 3] = np.nan
@@ -113,6 +116,7 @@ def test_in_words() -> None:
     assert Suspects(~many, ~many).in_words() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fused", "host"])
 def test_a_run_names_the_environment_saves_and_raises(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     env = broken("reward", late=20, share=2.0)
@@ -123,25 +127,28 @@ def test_a_run_names_the_environment_saves_and_raises(kind: str, tmp_path: Path,
     assert "seed 0: environments 0, 1, 2, 3 gave rewards that are NaN or infinite by step 96, and so are its losses or" in out
     assert "learning_rate" not in out and out.count("NaN") == 1
     assert caught.value.history["diverged"].tolist() == [[False], [False], [True]]
-    assert int(caught.value.states.iteration[0]) == 2  # of before that
+    assert int(caught.value.states.iteration[0]) == 2  # from before that
     assert steps(tmp_path / "checkpoints") == [3] and len((tmp_path / "records.jsonl").read_text().splitlines()) == 3
-    with pytest.raises(RunDiverged, match="all seeds diverged, at step 96 of 320"):  # and so it stays
+    with pytest.raises(RunDiverged, match="all seeds diverged, at step 96 of 320"):  # the result does not change
         run(agent, 320, out=tmp_path, chunk_iterations=1, eval_every=0, tensorboard=False, quiet=True)
 
 
+@pytest.mark.slow
 def test_an_observation_without_an_action_ends_the_run_with_its_name_and_saves(tmp_path: Path) -> None:
-    """A policy of real numbers has no action there, and the row cannot be made."""
+    """A continuous policy has no action there, and the row cannot be made."""
     agent = small_ppo(hosted(broken("obs", late=20, share=2.0, continuous=True)))
     with pytest.raises(EnvironmentFailed, match=r"broken:obs: the observation of environment 0, 1, 2, 3 is NaN or infinite"):
         run(agent, 320, out=tmp_path, chunk_iterations=1, eval_every=0, tensorboard=False, quiet=True)
     assert steps(tmp_path / "checkpoints") == [2]
 
 
+@pytest.mark.slow
 def test_seeds_that_diverge_in_the_last_chunk_are_not_done() -> None:
     with pytest.raises(RunDiverged, match="all seeds diverged, at step 128 of 128"):
         run(small_ppo(broken("reward", late=20, share=2.0)), 128, chunk_iterations=4, eval_every=0, quiet=True)
 
 
+@pytest.mark.slow
 def test_the_command_line_says_so_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--env tests.helpers.probes:action_choice --num-envs 4 --rollout-length 8 --num-minibatches 1 --learning-rate 1e38"
     code = cli.main(["train", "ppo", *flags.split(), "--total-steps", "320", "--eval-every", "0", "--out", str(tmp_path / "a")])
@@ -150,6 +157,7 @@ def test_the_command_line_says_so_in_a_line(tmp_path: Path, capsys: pytest.Captu
     assert "a smaller learning_rate may help" in said.out
 
 
+@pytest.mark.slow
 def test_a_seed_that_breaks_by_itself_blames_no_environment() -> None:
     driver = FusedDriver(small_ppo(probes.action_choice()), [0], jax.devices()[:1])
     states, _, alive = driver.iterate(driver.init({"learning_rate": 1e38}), 8)

@@ -1,4 +1,4 @@
-"""Programs that are kept between calls: how often something is compiled, and that what is kept is bounded and given back."""
+"""Programs kept between calls: the number of compilations, and that the kept programs are bounded and released."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.helpers.hosted import clock
 
 @pytest.fixture
 def compiled() -> Iterator[list[str]]:
-    """One entry for each program that is compiled, or read from the cache of compiled ones."""
+    """List with one entry per program that is compiled, or read from the compilation cache."""
     found: list[str] = []
 
     def listen(name: str, seconds: float, **_: Any) -> None:
@@ -41,10 +41,11 @@ def test_evaluations_in_a_loop_compile_once(on_host: bool, compiled: list[str]) 
     for key in keys[1:]:
         jaxrl.evaluate(agent, state, key, 2, max_steps=3)
     assert first and len(compiled) == first
-    jaxrl.evaluate(agent._replace(spec={}), state, keys[0], 2, max_steps=3)  # the same rule and environment
+    jaxrl.evaluate(agent._replace(spec={}), state, keys[0], 2, max_steps=3)  # the same algorithm and environment
     assert len(compiled) == first
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     program_cache.evaluation_program.cache_clear()
 

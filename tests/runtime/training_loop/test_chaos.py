@@ -1,4 +1,4 @@
-"""The script that kills a training at random, in short."""
+"""Short run of the script that kills a training at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations on slow environments keep within their share of the rows, and a resumed run makes those that it would have made."""
+"""Evaluations on slow environments keep within their share of the rows, and a resumed run makes the same evaluations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.helpers.hosted import hosted
 
 
 def heavy(length: int) -> Env:
-    """A step computes 100 numbers, ``length`` times."""
+    """An environment whose step computes 100 numbers, ``length`` times."""
     probe = probes.action_choice()
 
     def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
@@ -36,7 +36,7 @@ def test_slow_is_what_runs_outside_of_jax_or_computes_much() -> None:
     assert is_slow(hosted(probes.action_choice())) and not is_slow(jaxrl.make_env("CartPole-v1"))
     assert not is_slow(jaxrl.make_env("Breakout-MinAtar"))
     few, many = numbers_per_step(heavy(10)), numbers_per_step(heavy(1010))
-    assert many - few == 100 * 1000  # what a scan computes counts as often as it does
+    assert many - few == 100 * 1000  # a scan's body counts once per iteration
     assert not is_slow(heavy(10)) and is_slow(heavy(SLOW // 100))
 
 
@@ -45,13 +45,13 @@ def record(rows: int, episodes: int, longest: float) -> dict[str, Any]:
 
 
 def test_an_evaluation_fits_or_is_left_out() -> None:
-    """Those so far took 16 · 110 + 16 · 60 rows, that of the beginning aside, and the next may take 16 · 60 as the last did."""
+    """Evaluations so far took 16 · 110 + 16 · 60 rows, without the first one, and the next may take 16 · 60 like the last one."""
     records = [record(32, 16, 900.0), record(64, 16, 100.0), record(96, 0, np.nan), record(128, 16, 50.0), {}]
     needed = (16 * 110 + 2 * 16 * 60) / 0.25
     assert episodes_within(0.25, 128, int(needed), records, 32) == 16 == EPISODES
     assert episodes_within(0.25, 128, int(needed) - 1, records, 32) == 0
     assert episodes_within(0.25, 3, 10**9, records) == 3
-    assert episodes_within(0.25, 128, 0, []) == 16  # the policies that training begins with
+    assert episodes_within(0.25, 128, 0, []) == 16  # of the initial policies
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def on_host() -> Agent:
 
 
 def lasting(monkeypatch: pytest.MonkeyPatch, steps: int, during: Any = None) -> list[int]:
-    """Evaluations of so many steps in their longest episode; the numbers of their episodes."""
+    """Let the longest episode of an evaluation have ``steps`` steps. Return the list of the evaluations' episode counts."""
     driver, asked = faked(monkeypatch, during or {}), list[int]()
 
     def evaluate(states: Any, iteration: int, num_episodes: int, *, explore: bool) -> Any:
@@ -72,7 +72,10 @@ def lasting(monkeypatch: pytest.MonkeyPatch, steps: int, during: Any = None) -> 
 
 
 def test_evaluations_of_a_slow_environment_take_their_share(on_host: Agent, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """20 are planned in 3,200 rows; between the first and the last, which is whole, four of 16 · 10 rows fit into a quarter."""
+    """20 are planned in 3,200 rows.
+
+    Between the first and the last, which are complete, four of 16 · 10 rows fit into a quarter.
+    """
     asked = lasting(monkeypatch, 10)
     _, history = run(on_host, 3200, seeds=2, eval_episodes=50)
     rows, episodes = history["rows"], history["evaluation/episodes"]
@@ -87,7 +90,7 @@ def test_evaluations_of_a_slow_environment_take_their_share(on_host: Agent, monk
 
 @pytest.mark.parametrize(("settings", "count"), [({"eval_every": 5}, 21), ({"stop_at": 2.0}, 18)])
 def test_what_is_asked_for_is_done(on_host: Agent, monkeypatch: pytest.MonkeyPatch, settings: Any, count: int) -> None:
-    """A number of iterations; or an end by a score, which few episodes would reach by chance."""
+    """A number of iterations, or an end by a score, which few episodes could reach by chance."""
     asked = lasting(monkeypatch, 1000)
     run(on_host, 3200, seeds=2, eval_episodes=50, quiet=True, **settings)
     assert asked == [50] * count
@@ -99,6 +102,7 @@ def test_a_fast_environment_is_evaluated_as_before(monkeypatch: pytest.MonkeyPat
     assert asked == [50] * 18
 
 
+@pytest.mark.slow
 def test_a_resumed_run_makes_the_same_evaluations(on_host: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lasting(monkeypatch, 10)
     _, whole = run(on_host, 3200, seeds=2, eval_episodes=50, quiet=True)

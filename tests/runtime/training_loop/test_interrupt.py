@@ -1,4 +1,4 @@
-"""Signals in real processes: Ctrl-C while modules load, a terminal that closes, sweeps that wait for their job."""
+"""Signals in real processes: Ctrl-C during imports, a terminal that closes, sweeps that wait for their job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.helpers.command_line import ENV, SMALL, start, wait_for
 from tests.helpers.paths import ROOT
 
 LOADED = "import time:"
-"""So begins the line that ``-X importtime`` writes after each module."""
+"""Prefix of the line that ``-X importtime`` writes after each module."""
 
 JOB = """
 import sys, time
@@ -33,7 +33,7 @@ with handled(interrupt.handle):
 Path("saved").touch()
 sys.exit(128 + interrupt.requested)
 """
-"""Stands for a run: it saves when it is asked to end."""
+"""Stands for a run: it saves when it gets a signal."""
 
 SWEEP = f"""
 import sys
@@ -45,6 +45,7 @@ run_and_exit(lambda: main(["sweep", "grid.toml", "--out", "out"]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "moments"),
     [
@@ -53,7 +54,7 @@ run_and_exit(lambda: main(["sweep", "grid.toml", "--out", "out"]))
     ],
 )
 def test_ctrl_c_while_modules_load_is_one_line(command: list[str], moments: tuple[int, ...], tmp_path: Path) -> None:
-    """Moments are counted in modules that were loaded since the first line of ours, not in seconds."""
+    """Moments are counted in modules loaded since jaxrl's first line, not in seconds."""
     for moment in moments:
         process = start("-X", "importtime", "-m", *command, cwd=tmp_path)
         assert process.stderr
@@ -81,7 +82,7 @@ def test_ctrl_c_while_modules_load_ends_a_process_that_has_no_stderr() -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the time is; moved by hand."""
+    """The current time, changed by hand."""
     now = [1000.0]
     monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(signals, "_last_wish", -math.inf)
@@ -102,7 +103,7 @@ def test_signals_that_come_several_times_are_one_wish_but_a_later_ctrl_c_is_impa
         clock[0] += 0.6
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)  # the echo of that
+        signal.raise_signal(signal.SIGINT)  # its echo
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
@@ -131,8 +132,9 @@ def test_under_nohup_a_closing_terminal_is_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.slow
 def test_tests_of_signals_pass_under_nohup() -> None:
-    """Those that need SIGHUP heard ask for it, and it is ignored again after them."""
+    """Tests that need SIGHUP restore its default handling, and it is ignored again after them."""
     chosen = [
         "-q",
         "-n",
@@ -151,6 +153,7 @@ def test_tests_of_signals_pass_under_nohup() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hangups_heard")
 @pytest.mark.parametrize(
     ("number", "to_all", "code"),
@@ -165,7 +168,7 @@ def test_tests_of_signals_pass_under_nohup() -> None:
 def test_a_sweep_ends_with_the_code_of_its_signal_after_its_job_saved(
     number: int, to_all: bool, code: int, tmp_path: Path
 ) -> None:
-    """A terminal and a batch system send it to the job as well, so that the job gets it up to three times."""
+    """A terminal and a batch system also send it to the job, which may get it up to three times."""
     text = 'algorithm = "ppo"\nenv = "CartPole-v1"\ntotal_steps = 64\n[grid]\nnum_envs = [2, 4]\n'
     (tmp_path / "grid.toml").write_text(text)
     process = start("-c", SWEEP, cwd=tmp_path, start_new_session=True)
@@ -177,6 +180,7 @@ def test_a_sweep_ends_with_the_code_of_its_signal_after_its_job_saved(
     assert out.splitlines() == ["job 1 of 2: num_envs=2"]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_while_it_loads_ends_its_sweep_as_the_signal_does(tmp_path: Path) -> None:
     code = (
         "import signal, sys; from jaxrl.runtime.sweep import run_job;"

@@ -1,4 +1,4 @@
-"""Folders of runs that somebody or something changed: what a resume says of it, and what a run does without."""
+"""Run folders that were changed from outside: messages on resuming, and behaviour without the missing files."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def replace_by_a_file(best: Path) -> None:
     best.write_text("mine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip, shutil.rmtree, replace_by_a_file])
 def test_lost_best_policies_are_told_and_replaced_by_the_next(damage: Callable[[Path], None], tmp_path: Path) -> None:
     train(cartpole("ppo"), tmp_path, SHORT)
@@ -64,6 +65,7 @@ def flip_a_byte(step: Path) -> None:
     data.write_bytes(data.read_bytes()[:-1] + bytes([data.read_bytes()[-1] ^ 1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip_a_byte, replace_by_a_file])
 def test_the_damaged_end_of_a_finished_run_is_trained_once_and_saved(damage: Callable[[Path], None], tmp_path: Path) -> None:
     train(cartpole("ppo"), tmp_path, SHORT, checkpoint_every=0)
@@ -107,6 +109,7 @@ def test_a_checkpoint_of_another_run_is_told_and_not_taken(tmp_path: Path) -> No
         jaxrl.load_policy(mine)
 
 
+@pytest.mark.slow
 def test_a_run_from_before_there_were_ids_goes_on(tmp_path: Path) -> None:
     train(cartpole("ppo"), tmp_path, SHORT)
     config = read_config(tmp_path)
@@ -116,6 +119,7 @@ def test_a_run_from_before_there_were_ids_goes_on(tmp_path: Path) -> None:
     assert history["iteration"][-1] == 12 and "id" not in read_config(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["learning_curve.png", "progress.csv", "tensorboard"])
 def test_what_only_shows_the_records_is_left_out_where_it_cannot_be_written(name: str, tmp_path: Path) -> None:
     def block() -> None:
@@ -137,6 +141,7 @@ def test_what_only_shows_the_records_is_left_out_where_it_cannot_be_written(name
     assert len((tmp_path / "run" / "records.jsonl").read_text().splitlines()) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("iteration", [2, 6, 8])
 def test_a_folder_that_is_deleted_meanwhile_is_not_made_again_in_parts(iteration: int, tmp_path: Path) -> None:
     folder = tmp_path / "run"
@@ -150,12 +155,13 @@ def test_a_folder_that_is_deleted_meanwhile_is_not_made_again_in_parts(iteration
     assert not folder.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["__init__", "finish"])
 @pytest.mark.parametrize("every", [0, 1e-6])
 def test_a_run_that_took_a_folders_place_is_not_written_to(
     moment: str, every: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even by a save that is under way as it comes."""
+    """Not even by a save in progress when it appears."""
     folder, told = tmp_path / "run", []
 
     def replace(*args: Any, **settings: Any) -> Any:
@@ -177,6 +183,7 @@ def test_a_run_that_took_a_folders_place_is_not_written_to(
     assert told and files == dict.fromkeys(held, "theirs")
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_run_that_took_a_folders_place_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 

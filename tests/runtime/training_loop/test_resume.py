@@ -1,4 +1,4 @@
-"""Runs that end before their end, and go on: bits, logs, checkpoints, locks, and what must not go on."""
+"""Interrupted and resumed runs: bits, logs, checkpoints, locks, and runs that must not be resumed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Killed(Exception):
-    """Stands for a kill: nothing catches it, nothing is finished."""
+    """Stands for a kill: it is not caught, and nothing is finished."""
 
 
 def kill() -> None:
@@ -61,35 +61,35 @@ def assert_same_history(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> N
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Any, dict[str, np.ndarray]]]:
-    """A run of each rule that nothing disturbed, made once."""
+    """An undisturbed run of each algorithm, made once."""
     made: dict[str, Any] = {}
 
-    def get(rule: str) -> Any:
-        if rule not in made:
-            folder = tmp_path_factory.mktemp(rule) / "whole"
-            made[rule] = (folder, *train(cartpole(rule), folder, rows(rule)))
-        return made[rule]
+    def get(algorithm: str) -> Any:
+        if algorithm not in made:
+            folder = tmp_path_factory.mktemp(algorithm) / "whole"
+            made[algorithm] = (folder, *train(cartpole(algorithm), folder, rows(algorithm)))
+        return made[algorithm]
 
     return get
 
 
-def rows(rule: str) -> int:
-    """Twelve iterations, the warm-up included."""
-    return cartpole(rule).steps_per_iteration * (12 + cartpole(rule).algorithm.warmup_iterations)
+def rows(algorithm: str) -> int:
+    """Twelve iterations, plus the warm-up."""
+    return cartpole(algorithm).steps_per_iteration * (12 + cartpole(algorithm).algorithm.warmup_iterations)
 
 
 # ------------------------------------------------------------------------------------------------------------------- bit by bit
 
 
 @each_family
-def test_a_killed_run_ends_as_if_it_had_never_stopped(rule: str, tmp_path: Path, whole: Any) -> None:
-    folder, states, history = whole(rule)
-    agent, out = cartpole(rule), tmp_path / "run"
+def test_a_killed_run_ends_as_if_it_had_never_stopped(algorithm: str, tmp_path: Path, whole: Any) -> None:
+    folder, states, history = whole(algorithm)
+    agent, out = cartpole(algorithm), tmp_path / "run"
     offset = agent.algorithm.warmup_iterations
     for iteration in (4, 10):
         with pytest.raises(Killed):
-            train(agent, out, rows(rule), on_chunk=at(offset + iteration, kill))
-    resumed_states, resumed_history = train(agent, out, rows(rule))
+            train(agent, out, rows(algorithm), on_chunk=at(offset + iteration, kill))
+    resumed_states, resumed_history = train(agent, out, rows(algorithm))
     assert_bit_equal(resumed_states, states)
     assert_same_history(resumed_history, history)
     assert progress(out) == progress(folder)
@@ -97,6 +97,7 @@ def test_a_killed_run_ends_as_if_it_had_never_stopped(rule: str, tmp_path: Path,
     assert (np.diff(resumed_history["seconds"]) > 0).all()
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_a_killed_run_begins_again(tmp_path: Path, whole: Any) -> None:
     folder, states, _ = whole("ppo")
     with pytest.raises(Killed):
@@ -107,6 +108,7 @@ def test_without_a_checkpoint_a_killed_run_begins_again(tmp_path: Path, whole: A
     assert progress(tmp_path) == progress(folder)
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_it_begins_from_the_same_run_again(
     tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +144,7 @@ def test_without_a_checkpoint_it_begins_from_the_same_run_again(
     assert json.loads((tmp_path / "run" / "config.json").read_text())["init_from"]["folder"] is None
 
 
+@pytest.mark.slow
 def test_resume_takes_everything_from_the_folder(tmp_path: Path, whole: Any, capsys: pytest.CaptureFixture[str]) -> None:
     folder, states, _ = whole("ppo")
     with pytest.raises(Killed):
@@ -153,8 +156,9 @@ def test_resume_takes_everything_from_the_folder(tmp_path: Path, whole: Any, cap
     assert "resumed at step " in out and "done at step 384 of 384" in out
 
 
+@pytest.mark.slow
 def test_a_folder_of_an_older_version_goes_on(whole: Any, tmp_path: Path) -> None:
-    """Its config knows nothing of ``eval_explore``: evaluations were greedy."""
+    """Its config lacks ``eval_explore``: evaluations were greedy."""
     folder, states, _ = whole("ppo")
     with pytest.raises(Killed):
         train(cartpole("ppo"), tmp_path, on_chunk=at(8, kill))
@@ -174,13 +178,14 @@ def test_a_finished_run_is_only_read(whole: Any, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     records = copy / "records.jsonl"
-    records.write_text(records.read_text().replace('"rows": ', '"total_steps": '))  # as version 0.1.0 called it
+    records.write_text(records.read_text().replace('"rows": ', '"total_steps": '))  # the name in version 0.1.0
     again, history_again = train(cartpole("ppo"), copy)
     assert_bit_equal(again, states)
     assert_same_history(history_again, history)
     assert progress(copy) == progress(folder)
 
 
+@pytest.mark.slow
 def test_a_run_is_made_longer(tmp_path: Path, whole: Any) -> None:
     folder, states, _ = whole("ppo")
     train(cartpole("ppo"), tmp_path, 32 * 8)
@@ -191,9 +196,10 @@ def test_a_run_is_made_longer(tmp_path: Path, whole: Any) -> None:
         train(cartpole("ppo"), tmp_path, 32 * 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fused", "host"])
 def test_an_annealed_run_is_made_longer(kind: str, tmp_path: Path) -> None:
-    """Its rate follows the length of the run, not that of the agent; where it is killed on the way makes no difference."""
+    """Its learning rate follows the length of the run, not of the agent. A kill in between makes no difference."""
     env = probes.truncation(5)
     settings: dict[str, Any] = {"anneal": True, "num_epochs": 1, "num_minibatches": 1, "normalize_observations": True}
     agent = small_ppo(hosted(env) if kind == "host" else env, **settings, total_steps=64)
@@ -202,7 +208,7 @@ def test_an_annealed_run_is_made_longer(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(history["charts/learning_rate"][:, 0], 1e-3 * (1 - np.arange(1, 4) / 4), rtol=1e-5)
     with pytest.raises(Killed):
         train(agent, tmp_path, 32 * 8, on_chunk=at(5, kill), checkpoint_every=0, **one)
-    other = small_ppo(hosted(env) if kind == "host" else env, **settings, total_steps=1000)  # neither is the run's
+    other = small_ppo(hosted(env) if kind == "host" else env, **settings, total_steps=1000)  # neither is the run's length
     states, history = train(other, tmp_path, 32 * 8, **one)
     longer = 1e-3 * (1 - np.arange(1, 8) / np.array([4, 4, 4, 8, 8, 8, 8]))
     np.testing.assert_allclose(history["charts/learning_rate"][:, 1], longer, rtol=1e-5)
@@ -212,6 +218,7 @@ def test_an_annealed_run_is_made_longer(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(history["charts/learning_rate"][:, 0], 1e-3 * (1 - np.arange(1, 4) / 10), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, states, _ = whole("ppo")
     monkeypatch.setattr(saving, "SHARE", 1e9)
@@ -231,10 +238,11 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, whole: Any, monkeyp
     assert_bit_equal(resumed, states)
 
 
+@pytest.mark.slow
 def test_saving_that_takes_too_long_is_done_less_often_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(saving, "SHARE", 1e-6)  # so that any save takes more than its share
+    monkeypatch.setattr(saving, "SHARE", 1e-6)  # so that any save exceeds its share
     train(cartpole("ppo"), tmp_path, checkpoint_every=0.01, quiet=False)
     said = r"checkpoints every (\d+) s instead of 0 s: one takes [\d.]+ s, and saving is limited to 0%"
     stretched = re.findall(said, capsys.readouterr().out)
@@ -242,6 +250,7 @@ def test_saving_that_takes_too_long_is_done_less_often_and_says_so(
     assert len(steps(tmp_path / "checkpoints")) == 2  # the one that took too long, and the last
 
 
+@pytest.mark.slow
 def test_the_last_checkpoints_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "SHARE", 1e9)
     seen = set()
@@ -255,6 +264,7 @@ def test_the_last_checkpoints_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(seen | set(kept)) > 2 and kept == sorted(seen | set(kept))[-2:]
 
 
+@pytest.mark.slow
 def test_environments_on_the_host_begin_new_episodes(tmp_path: Path) -> None:
     agent = small_ppo(hosted(probes.truncation(5)))
     with pytest.raises(Killed):
@@ -265,7 +275,7 @@ def test_environments_on_the_host_begin_new_episodes(tmp_path: Path) -> None:
 
 
 def test_environments_that_are_opened_anew_have_other_seeds_and_the_learner_goes_on() -> None:
-    """An episode would be played twice with the same; what was learnt is as it was saved."""
+    """With the same seeds an episode would be played twice. The learner is restored as saved."""
     env, opened = hosted(probes.truncation(5)), list[int]()
 
     def open_envs(num_envs: int, seed: int) -> Any:
@@ -282,6 +292,7 @@ def test_environments_that_are_opened_anew_have_other_seeds_and_the_learner_goes
     assert start == [0, 1] and eighth == again and len({*start, *eighth, *ninth}) == 6
 
 
+@pytest.mark.slow
 def test_without_its_replay_a_run_fills_a_new_one_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = cartpole("dqn")
     settings: dict[str, Any] = {"save_replay": False, "quiet": False}
@@ -295,6 +306,7 @@ def test_without_its_replay_a_run_fills_a_new_one_and_says_so(tmp_path: Path, ca
     assert held
 
 
+@pytest.mark.slow
 def test_a_run_of_before_whose_states_are_a_list_goes_on(tmp_path: Path) -> None:
     """Runs on the host once saved one state per seed."""
     agent = small_dqn(hosted(probes.truncation(5)))
@@ -314,12 +326,12 @@ def test_a_run_of_before_whose_states_are_a_list_goes_on(tmp_path: Path) -> None
 
 
 def follow(obs: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Whether ``after`` is what ``probes.endless`` shows after ``obs``."""
+    """Return True where ``after`` is the observation of ``probes.endless`` after ``obs``."""
     return (after - obs == np.array([0, 1 / 1024], np.float32)).all(-1)
 
 
 def test_a_run_of_another_version_is_not_resumed_with_todays_defaults(tmp_path: Path) -> None:
-    """Killed before its first checkpoint, so that nothing but its config.json tells."""
+    """Killed before its first checkpoint, so that only its config.json is left."""
     train(cartpole("ppo"), tmp_path, 32 * 2)
     shutil.rmtree(tmp_path / "checkpoints")
     config = json.loads((tmp_path / "config.json").read_text())
@@ -331,7 +343,7 @@ def test_a_run_of_another_version_is_not_resumed_with_todays_defaults(tmp_path: 
 
 @pytest.mark.parametrize(("where", "save_replay"), [("host", True), ("host", False), ("pure", False)])
 def test_no_transition_leads_from_one_episode_into_another(where: str, save_replay: bool, tmp_path: Path) -> None:
-    """Where replay and environments do not go on together, the newest row stored has no successor."""
+    """If replay and environments are not both restored, the newest stored row has no successor."""
     env = probes.endless()
     agent = small_dqn(hosted(env) if where == "host" else env)
     settings: dict[str, Any] = {"save_replay": save_replay, "eval_every": 0}
@@ -380,6 +392,7 @@ def test_a_signal_saves_and_names_the_command_that_resumes(number: int, tmp_path
 # ------------------------------------------------------------------------------------------------------------------------- logs
 
 
+@pytest.mark.slow
 def test_lines_beyond_the_checkpoint_and_half_lines_are_cut(tmp_path: Path, whole: Any) -> None:
     folder, _, _ = whole("ppo")
     with pytest.raises(RunInterrupted):
@@ -391,6 +404,7 @@ def test_lines_beyond_the_checkpoint_and_half_lines_are_cut(tmp_path: Path, whol
     assert progress(tmp_path) == progress(folder)
 
 
+@pytest.mark.slow
 def test_a_damaged_log_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     with pytest.raises(RunInterrupted):
         train(cartpole("ppo"), tmp_path, on_chunk=at(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
@@ -407,10 +421,10 @@ def test_a_damaged_log_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
         _, history = train(cartpole("ppo"), tmp_path)
     assert history["iteration"].tolist() == [6, 8, 10, 12]
     said = [str(warning.message) for warning in told]
-    assert {warning.filename for warning in told} == {__file__}  # whose line called run
+    assert {warning.filename for warning in told} == {__file__}  # the line that called run
     assert "records.jsonl has no row up to the checkpoint: the rows from before stay in progress.before.csv" in said
     assert (tmp_path / "progress.before.csv").read_bytes() == rows
-    train(cartpole("ppo"), tmp_path, 32 * 14)  # records that begin late are those of this run from here on
+    train(cartpole("ppo"), tmp_path, 32 * 14)  # late records are now those of this run
     assert len([path for path in tmp_path.iterdir() if ".before" in path.name]) == len(said)
 
 
@@ -448,7 +462,7 @@ def test_records_that_are_not_all_there_are_refused_and_left_as_they_are(cut: st
 
 
 def test_early_rows_and_the_best_policies_outlive_records_that_begin_late(tmp_path: Path, stopped: Path) -> None:
-    """Nobody knows how good those policies are, so what comes may be worse."""
+    """The quality of those policies is unknown, so later ones may be worse."""
     folder = shutil.copytree(stopped, tmp_path / "run")
     (old,) = steps(folder / "best")
     records, rows = folder / "records.jsonl", progress(folder)
@@ -473,7 +487,7 @@ EDITS: dict[str, tuple[str, str, Any, str]] = {
 
 @pytest.mark.parametrize(("edit", "older"), [*((edit, False) for edit in EDITS), ("seeds", True)])
 def test_a_config_that_was_edited_is_refused(edit: str, older: bool, tmp_path: Path, stopped: Path) -> None:
-    """It says something else than the checkpoint, whose run goes on as it was."""
+    """It disagrees with the checkpoint, whose run continues unchanged."""
     folder, (part, key, value, message) = shutil.copytree(stopped, tmp_path / "run"), EDITS[edit]
     if older:
         make_older(folder / "checkpoints" / "8")
@@ -497,7 +511,7 @@ def test_a_new_metric_adds_a_column(tmp_path: Path) -> None:
     np.testing.assert_array_equal(history["charts/mine"][2:4], [[np.nan, np.nan], [1.5, np.nan]])
 
 
-# ------------------------------------------------------------------------------------------------------------------- bad input
+# ----------------------------------------------------------------------------------------------------------- invalid arguments
 
 
 def test_another_run_in_the_folder_is_left_alone(tmp_path: Path, whole: Any) -> None:
@@ -549,17 +563,18 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
         resume(tmp_path)
 
 
-# --------------------------------------------------------------------------------------------------------- stopping, and others
+# ------------------------------------------------------------------------------------------------- stopping and other processes
 
 
 def test_stop_at_ends_a_run_that_is_good_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, history = train(cartpole("ppo"), tmp_path, stop_at=1.0, quiet=False)
-    assert history["iteration"].tolist() == [0, 2, 4]  # that untrained policies reach it ends nothing
+    assert history["iteration"].tolist() == [0, 2, 4]  # untrained policies that reach it do not stop the run
     assert "stopped, since the evaluation return reached 1, at step 128 of 384" in capsys.readouterr().out
     _, again = train(cartpole("ppo"), tmp_path, stop_at=1.0)
     assert again["iteration"].tolist() == [0, 2, 4]
 
 
+@pytest.mark.slow
 def test_seeds_that_diverge_leave_the_means_and_the_last_one_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     agent = small_ppo(probes.action_choice())
     rates = {"learning_rate": np.array([1e-3, 1e38], np.float32)}
@@ -578,11 +593,12 @@ def test_seeds_that_diverge_leave_the_means_and_the_last_one_ends_the_run(capsys
     assert "stopped, since a seed diverged, at step" in out and "stopped, since all seeds diverged, at step" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_a_return_that_is_no_number_is_blank_and_ends_nothing(
     value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of one episode, in one evaluation; the other seed, and the other figures of this one, are what they would have been."""
+    """In one episode of one evaluation. The other seed, and this seed's other values, are not affected."""
     agent, original, played = cartpole("ppo"), FusedDriver.evaluate, []
 
     def evaluate(driver: FusedDriver, states: Any, iteration: int, *args: Any, **settings: Any) -> Any:
@@ -611,6 +627,7 @@ def test_a_return_that_is_no_number_is_blank_and_ends_nothing(
     assert_same_history(train(agent, tmp_path, **settings)[1], history)
 
 
+@pytest.mark.slow
 def test_arrays_that_on_chunk_puts_into_states_on_the_host_are_saved(tmp_path: Path) -> None:
     def slow(chunk: Chunk) -> Any:
         learner = chunk.states.learner
@@ -623,8 +640,9 @@ def test_arrays_that_on_chunk_puts_into_states_on_the_host_are_saved(tmp_path: P
     assert states.learner.hyperparams.learning_rate.tolist() == [2.0**-12] * 2
 
 
+@pytest.mark.slow
 def test_a_seed_that_diverges_is_frozen(tmp_path: Path) -> None:
-    """And stays so over chunks and a kill; the other seed is what it is beside a sane one."""
+    """Over chunks and a kill. The other seed is the same as next to a healthy one."""
     agent = cartpole("dqn")
     rates: Any = {"learning_rate": np.array([1e-3, 1e38], np.float32)}
     states, history = train(agent, None, rows("dqn"), hyperparams=rates)

@@ -1,4 +1,4 @@
-"""``jaxrl.run``: seeds over devices, chunks, evaluation, files, progress, interruption, bad input."""
+"""``jaxrl.run``: seeds over devices, chunks, evaluation, files, progress, interruption, invalid arguments."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def finished(agent: Agent, tmp_path_factory: pytest.TempPathFactory) -> Finished
 
 
 def test_programs_are_traced_while_the_garbage_collector_rests(agent: Agent) -> None:
-    """It is as it was before, however tracing ends."""
+    """Afterwards it is restored, however tracing ends."""
     driver, seen = FusedDriver(agent, [0], jax.devices()[:1]), []
 
     def function(fail: bool) -> bool:
@@ -102,6 +102,7 @@ def test_programs_are_traced_while_the_garbage_collector_rests(agent: Agent) -> 
 # ----------------------------------------------------------------------------------------------------------- seeds and devices
 
 
+@pytest.mark.slow
 def test_seeds_over_two_devices_equal_seeds_alone(agent: Agent, finished: Finished) -> None:
     states = finished.states
     assert len(states.actor.done.sharding.device_set) == 2
@@ -123,6 +124,7 @@ def test_chunks_do_not_change_the_result(finished: Finished) -> None:
     assert_bit_equal(states, finished.states)
 
 
+@pytest.mark.slow
 def test_one_trace_serves_every_chunk_length() -> None:
     traces = 0
     base = small_ppo(probes.action_choice())
@@ -137,6 +139,7 @@ def test_one_trace_serves_every_chunk_length() -> None:
     assert traces <= 2  # the shape of the metrics, and the loop
 
 
+@pytest.mark.slow
 def test_environments_on_the_host_share_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = small_dqn(hosted(probes.truncation(5)))
     states, history = run(agent, 80, seeds=2, out=tmp_path, chunk_iterations=1, eval_every=2, eval_episodes=3)
@@ -215,9 +218,13 @@ def test_evaluation_depends_on_seed_and_iteration_alone(agent: Agent, finished: 
     np.testing.assert_allclose(history["evaluation/episodic_length"][-1, 2], np.mean(result.episodic_length))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pure", "host"])
 def test_evaluations_explore_where_the_run_says_so(kind: str, tmp_path: Path) -> None:
-    """Greedy returns of a policy on this probe are all −1 or all 1; training's are in between, and decide what is best."""
+    """Greedy returns of a policy on this probe are all −1 or all 1.
+
+    Exploring returns are in between, and determine the best policies.
+    """
     env = probes.action_choice()
     agent = small_ppo(env if kind == "pure" else hosted(env))
     ask = {"seeds": [5], "out": tmp_path, "eval_every": 1, "eval_episodes": 64, "tensorboard": False, "quiet": True}
@@ -263,7 +270,7 @@ def test_history_and_progress_csv_agree(finished: Finished) -> None:
     np.testing.assert_allclose(np.diff(history["env_steps"], axis=0), valid, rtol=1e-5)
     training = [key for key in history if key.startswith(("charts/", "losses/"))]
     of_the_run = {*history, "seed"} - {*training}
-    assert of_the_run == {*FIRST_COLUMNS, *OF_EVALUATIONS}  # as docs/log-keys.md has them
+    assert of_the_run == {*FIRST_COLUMNS, *OF_EVALUATIONS}  # as in docs/log-keys.md
     assert training and all(np.isnan(history[key][0]).all() for key in [*training, "sps"])
 
     text = (folder / "progress.csv").read_text()
@@ -343,7 +350,7 @@ def test_lines_of_progress(finished: Finished) -> None:
 
 
 def test_a_line_has_the_last_return_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    """An episode of 500 steps need not end in a chunk, and so not in the last one."""
+    """An episode of 500 steps need not end in every chunk, nor in the last one."""
     lines = Lines("title", 500, Screen(sys.stdout))
     nan, alive = np.nan, np.zeros(2, bool)
     chunks = ([nan, nan], alive), ([4.0, nan], alive), ([nan, 8.0], alive), ([nan, nan], alive), ([nan, nan], ~alive)
@@ -361,6 +368,7 @@ def test_quiet_is_quiet(agent: Agent, monkeypatch: pytest.MonkeyPatch, capfd: py
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_seeds_have_hyperparams_of_their_own_and_a_diverged_one_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
     agent = small_ppo(probes.action_choice())
     rates = np.array([1e-3, 2e-3, 1e38], np.float32)
@@ -416,7 +424,7 @@ def test_numbers_for_people() -> None:
     assert [spread({"x": np.array(x)}, "x") for x in examples] == shown
 
 
-# -------------------------------------------------------------------------------------------------------------------- bad input
+# ------------------------------------------------------------------------------------------------------------ invalid arguments
 
 
 @pytest.mark.parametrize(
@@ -484,6 +492,7 @@ def test_an_agent_for_a_device_axis() -> None:
         run(small_ppo(probes.action_choice(), axis_name="d"), 64, quiet=True)
 
 
+@pytest.mark.slow
 def test_per_seed_hyperparams_on_the_host() -> None:
     agent = small_ppo(hosted(probes.truncation()))
     states, _ = run(agent, 32, seeds=2, hyperparams={"gamma": [0.9, 0.8]}, quiet=True, eval_every=0)

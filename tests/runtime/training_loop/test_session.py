@@ -1,4 +1,4 @@
-"""The loop of a run over a driver that computes nothing: Ctrl-C, counting, what is best, when it ends."""
+"""The loop of a run with a driver that computes nothing: Ctrl-C, counting, best policies, the end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_ctrl_c_before_the_first_chunk(agent: Agent, monkeypatch: pytest.MonkeyP
     with pytest.raises(RunInterrupted, match="stopped at step 0 of 320") as caught:
         run(agent, 320, seeds=2, out=tmp_path, quiet=True)
     assert driver.calls == 0 and caught.value.history == {}
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]  # with which it can be resumed
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]  # it allows resuming
 
 
 def test_ctrl_c_is_not_lost_in_the_last_chunk(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_ctrl_c_is_not_lost_in_the_last_chunk(agent: Agent, monkeypatch: pytest.
 def test_a_second_ctrl_c_does_not_wait(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     def twice() -> None:
         press_ctrl_c()
-        monkeypatch.setattr(signals, "ECHO", 0.0)  # as if that had been a while ago
+        monkeypatch.setattr(signals, "ECHO", 0.0)  # as if that had been some time ago
         press_ctrl_c()
 
     driver = faked(monkeypatch, {1: twice})
@@ -90,7 +90,7 @@ def test_a_second_ctrl_c_does_not_wait(agent: Agent, monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_is_computed_once_all_seeds_have_diverged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even what is left of a chunk that takes several calls: a driver on the host has nothing to give then."""
+    """Not even the rest of a chunk that takes several calls: a host driver has nothing to return then."""
     agent, calls = small_ppo(probes.action_choice(), num_envs=2**10, rollout_length=2**10), []
 
     class Diverging(FakeDriver):
@@ -107,6 +107,7 @@ def test_nothing_is_computed_once_all_seeds_have_diverged(monkeypatch: pytest.Mo
     assert calls == [16] and caught.value.history["diverged"].tolist() == [[True, True]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("untrained", "best"), [(1.0, 2), (0.5, 2), (1.5, 0)])
 def test_untrained_policies_are_the_best_only_where_training_made_them_worse(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, untrained: float, best: int
@@ -117,7 +118,7 @@ def test_untrained_policies_are_the_best_only_where_training_made_them_worse(
     _, history = run(agent, 128, **settings)
     assert history["evaluation/episodic_return"][:, 0].tolist() == [untrained, 1, 1]
     assert steps(tmp_path / "best") == [best]
-    run(agent, 320, **settings)  # which knows from the records what was best
+    run(agent, 320, **settings)  # it knows the best policies from the records
     assert steps(tmp_path / "best") == [best]
 
 
