@@ -27,7 +27,7 @@ from jaxrl.builder.spec import build_again, check_env_id, modules_outside, unimp
 from jaxrl.builder.trusted_imports import ROOMS, Untrusted, check_trust, import_part
 from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.evaluation.evaluate_runs import Rules, evaluate_run
+from jaxrl.runtime.evaluation.evaluate_runs import EvaluationSettings, evaluate_run
 from jaxrl.runtime.logs.provenance import commit
 from jaxrl.runtime.logs.run_folder import RunFolder
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
@@ -161,7 +161,7 @@ def test_a_run_folder_runs_nothing(name: str, mark: Path, trained: Path, capsys:
         jaxrl.resume(folder, quiet=True)
     if not name.startswith("env"):  # those take a second per attack
         with pytest.raises(ValueError):
-            evaluate_run(folder, Rules(episodes=2))
+            evaluate_run(folder, EvaluationSettings(episodes=2))
     assert main(["train", "--resume", str(folder), "--quiet"]) == 2
     if name in ("builder", "env", "model, partial"):
         assert main(["eval", str(folder), "--episodes", "2"]) == 2
@@ -417,7 +417,7 @@ def test_parts_of_a_script_are_given_again(tmp_path: Path, capsys: pytest.Captur
     assert jaxrl.load_policy(out, model=again)(obs) == jaxrl.load_policy(out, model=SMALL_ACTOR_CRITIC)(obs)
     resumed, _ = jaxrl.resume(out, model=SMALL_ACTOR_CRITIC, quiet=True)
     assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), states.learner.params, resumed.learner.params))
-    played = evaluate_run(out, Rules(episodes=2), parts={"model": again})
+    played = evaluate_run(out, EvaluationSettings(episodes=2), parts={"model": again})
     assert played.returns.shape == (2,) and played.seeds == [4, 2]
 
 

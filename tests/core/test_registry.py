@@ -23,7 +23,7 @@ from jaxrl.builder.spec import algorithm_name
 from jaxrl.builder.trusted_imports import Untrusted
 from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.cli.user_code import import_rule
+from jaxrl.runtime.cli.user_code import import_algorithm
 from jaxrl.runtime.sweep import read_sweep
 from tests.helpers import probes
 from tests.helpers.agents import Tiny, every_algorithm, suited, tiny
@@ -138,10 +138,10 @@ def test_a_sweep_file_runs_an_algorithm_of_the_users_only_if_it_is_trusted(
     del ALGORITHMS[OWN]
     (tmp_path / "grid.toml").write_text(SWEEP.format(OWN))
     with pytest.raises(Untrusted, match=r"algorithm is 'examples\.custom_algorithm:REINFORCE'.*--trust examples"):
-        read_sweep(tmp_path / "grid.toml", lambda algorithm: import_rule(algorithm, ()))
+        read_sweep(tmp_path / "grid.toml", lambda algorithm: import_algorithm(algorithm, ()))
     with pytest.raises(ValueError, match="unknown algorithm"):
         read_sweep(tmp_path / "grid.toml")
-    sweep = read_sweep(tmp_path / "grid.toml", lambda algorithm: import_rule(algorithm, ("examples",)))
+    sweep = read_sweep(tmp_path / "grid.toml", lambda algorithm: import_algorithm(algorithm, ("examples",)))
     assert sweep.algorithm == OWN and sweep.grid == {"gamma": [0.9, 0.95], "num_envs": [2, 4]}
 
 

@@ -53,15 +53,15 @@ def check_can_mark_discontinuity(agent: Agent, *, save_replay: bool) -> None:
 
 def with_total_steps(states: AgentState, total_steps: Any) -> AgentState:
     """Set ``total_steps``, the length of the run in rows: a scalar or [num_seeds]."""
-    now = states.learner.hyperparams.total_steps
-    length = jax.device_put(np.broadcast_to(np.asarray(total_steps, now.dtype), now.shape).copy(), now.sharding)
+    previous = states.learner.hyperparams.total_steps
+    length = jax.device_put(np.broadcast_to(np.asarray(total_steps, previous.dtype), previous.shape).copy(), previous.sharding)
     return states._replace(learner=states.learner._replace(hyperparams=states.learner.hyperparams._replace(total_steps=length)))
 
 
 def listed(states: AgentState) -> list[AgentState]:
     """Return the shapes of the states as a list with one entry per seed: the layout that earlier runs on the host saved."""
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), states)
-    return [one] * jax.tree.leaves(states)[0].shape[0]
+    seed_shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), states)
+    return [seed_shapes] * jax.tree.leaves(states)[0].shape[0]
 
 
 def stacked(states: Sequence[AgentState]) -> AgentState:

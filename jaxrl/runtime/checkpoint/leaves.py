@@ -110,9 +110,9 @@ def _describe_leaf(path: str, leaf: Any) -> LeafSpec:
     if is_array and _holds_numbers(leaf.dtype):
         return LeafSpec(path, tuple(leaf.shape), leaf.dtype.name)
     kind = "array" if is_array else type(leaf).__name__
-    what = f"a{'n' * (kind[0] in 'aeiou')} {kind}" + (f" of {leaf.dtype}" if is_array else "")
+    description = f"a{'n' * (kind[0] in 'aeiou')} {kind}" + (f" of {leaf.dtype}" if is_array else "")
     fix = ": jnp.asarray makes an array of a number" if isinstance(leaf, bool | int | float | complex | np.generic) else ""
-    raise TypeError(f"state{path} is {what} ({leaf!r:.60}): a checkpoint holds arrays and typed PRNG keys only{fix}")
+    raise TypeError(f"state{path} is {description} ({leaf!r:.60}): a checkpoint holds arrays and typed PRNG keys only{fix}")
 
 
 def _name(index: int) -> str:
@@ -146,14 +146,14 @@ def other_seeds(saved: list[LeafSpec], wanted: list[LeafSpec]) -> str | None:
     if [(leaf.path, leaf.dtype) for leaf in saved] != [(leaf.path, leaf.dtype) for leaf in wanted]:
         return None
     there, here = [leaf.shape for leaf in saved], [leaf.shape for leaf in wanted]
-    one = "target=jax.eval_shape(agent.init, jax.random.key(0))"
+    single_target = "target=jax.eval_shape(agent.init, jax.random.key(0))"
     if (number := _first_axis(there, here)) is not None:
         return (
             f"holds the states of {number} seeds along a first axis, which the target lacks: restore all of them with "
             f"{_all(number)}; jax.tree.map(lambda x: x[0], states) then gives the first"
         )
     if (number := _first_axis(here, there)) is not None:
-        return f"holds a single state, but the target has a first axis of {number} seeds: restore it with {one}"
+        return f"holds a single state, but the target has a first axis of {number} seeds: restore it with {single_target}"
     rests = [shape[1:] for shape in there]
     number, others = _first_axis(there, rests), _first_axis(here, rests)
     if number is not None and others is not None and number != others:

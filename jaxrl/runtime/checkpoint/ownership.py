@@ -49,10 +49,10 @@ def check_unfinished(*folders: Path) -> None:
     for folder in folders:
         unfinished = folder / UNFINISHED
         if os.path.lexists(unfinished) and (unfinished.is_symlink() or not unfinished.is_dir()):
-            what = "a link" if unfinished.is_symlink() else "not a folder"
+            problem = "a link" if unfinished.is_symlink() else "not a folder"
             raise FileExistsError(
-                f"cannot save checkpoints in folder={str(folder)!r}: {UNFINISHED} in it is {what}, but must be a folder, because "
-                "saves are written there. Move it away"
+                f"cannot save checkpoints in folder={str(folder)!r}: {UNFINISHED} in it is {problem}, but must be a folder, "
+                "because saves are written there. Move it away"
             )
 
 

@@ -120,12 +120,12 @@ def _open(path: Path, file: Arrays, agent: Agent) -> _Stored:
         raise ValueError(f"{path} has no {', '.join(sorted(missing))}, which {agent.env.name} needs. It holds {held[:300]}")
     columns = [file.column(_name(where)) for where, _ in leaves]
     leading = columns[-1].shape
-    for (where, x), given in zip(leaves, columns, strict=True):
+    for (where, x), column in zip(leaves, columns, strict=True):
         wanted = jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype)
-        if (given.shape, given.dtype) != (wanted.shape, wanted.dtype) or len(leading) != 2:
+        if (column.shape, column.dtype) != (wanted.shape, wanted.dtype) or len(leading) != 2:
             raise ValueError(
-                f"{path}: {_name(where)} is {show_shapes(given)}, but for {agent.env.name} it must be {show_shapes(wanted)}: use "
-                "an environment with the same spaces as the one that the rows come from"
+                f"{path}: {_name(where)} is {show_shapes(column)}, but for {agent.env.name} it must be {show_shapes(wanted)}: "
+                "use an environment with the same spaces as the one that the rows come from"
             )
     count, num_envs = leading
     if num_envs != agent.num_envs:

@@ -135,8 +135,8 @@ def read_agreed_info(folder: Path, *, run: str | None = None) -> CheckpointInfo:
 def _candidates(folder: Path, step: int | None) -> list[tuple[int, Path]]:
     """Return the steps to try, newest first."""
     if not os.path.isdir(folder):
-        what = "is a file" if os.path.isfile(folder) else "does not exist or is not accessible"
-        raise FileNotFoundError(f"no checkpoint to restore: folder={str(folder)!r} {what}")
+        problem = "is a file" if os.path.isfile(folder) else "does not exist or is not accessible"
+        raise FileNotFoundError(f"no checkpoint to restore: folder={str(folder)!r} {problem}")
     unfinished = folder / manifest.UNFINISHED  # saves in progress, or interrupted by a kill
     places = (folder,) if unfinished.is_symlink() else (folder, unfinished, *unfinished.glob("save-*"))
     found = sorted((entry for place in places for entry in step_folders(place)), key=lambda entry: entry[0], reverse=True)

@@ -54,16 +54,16 @@ def read_source(source: str | os.PathLike[str] | PyTree, which: str = "best") ->
     if isinstance(source, str | os.PathLike):
         folder, name = absolute(source), repr(os.fspath(source))
         run = read_config(source).get("id") if (folder / CONFIG).exists() else None
-        what = "checkpoint"
+        kind = "checkpoint"
         if (folder / CONFIG).exists() or (folder / CHECKPOINTS).is_dir():
-            folder, what = saved_folder(source, which, "init_which"), f"{which} {'policies' if which == 'best' else 'checkpoint'}"
-        given, info = read_arrays(folder, run=run)
-        name = f"{name} ({what}, iteration {info.step})"
+            folder, kind = saved_folder(source, which, "init_which"), f"{which} {'policies' if which == 'best' else 'checkpoint'}"
+        arrays, info = read_arrays(folder, run=run)
+        name = f"{name} ({kind}, iteration {info.step})"
     else:
         name = "the given states"
         whole = source if current().is_alone else current().fetch(source)
-        given = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(whole)}
-    return Source(name, by_path({f".learner{path}" if path.startswith(POLICY) else path: leaf for path, leaf in given.items()}))
+        arrays = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(whole)}
+    return Source(name, by_path({f".learner{path}" if path.startswith(POLICY) else path: leaf for path, leaf in arrays.items()}))
 
 
 def describe_source(source: Any, which: str) -> dict[str, Any] | None:
@@ -123,12 +123,12 @@ def warm_start(states: PyTree, source: Source, transferable: Sequence[str]) -> t
             if not any(path.startswith(field[0]) for path in found):
                 there = found.get(f".learner.params{where.removeprefix(field[0])}")
             wanted = LeafSpec(where, leaf.shape[1:], str(leaf.dtype))
-            given = None if there is None else LeafSpec(where, there.shape[1:], str(there.dtype))
-            if there is not None and given == wanted:
+            source_spec = None if there is None else LeafSpec(where, there.shape[1:], str(there.dtype))
+            if there is not None and source_spec == wanted:
                 taken, members = taken + 1, len(there)
                 leaf = jax.device_put(there[np.arange(len(leaf)) % members], leaf.sharding)
             else:
-                left.append(f"{where} {wanted} ({f'there {given}' if given else 'not there'})")
+                left.append(f"{where} {wanted} ({f'there {source_spec}' if source_spec else 'not there'})")
         new.append(leaf)
     if not taken:
         raise ValueError(f"init_from={name}: nothing in it fits this agent. Without a match: {'; '.join(left[:SHOWN])}")
@@ -138,8 +138,8 @@ def warm_start(states: PyTree, source: Source, transferable: Sequence[str]) -> t
         report += f" ({members} member{'s' * (members > 1)} for {num_seeds} seed{'s' * (num_seeds > 1)}: seed i, from 0, takes "
         report += f"member i % {members})"
     if left:
-        more = f"; and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-        report += f"; newly initialised: {'; '.join(left[:SHOWN])}{more}"
+        remainder = f"; and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        report += f"; newly initialised: {'; '.join(left[:SHOWN])}{remainder}"
     return structure.unflatten(new), report
 
 

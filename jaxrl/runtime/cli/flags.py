@@ -44,7 +44,7 @@ def read_flags(
             raise ValueError(f"{in_a_line(framed.getvalue())}. See {prog} --help") from None
 
 
-RULES, BULLET = "─-", "• "
+SEPARATORS, BULLET = "─-", "• "
 
 
 def in_a_line(framed: str) -> str:
@@ -53,7 +53,7 @@ def in_a_line(framed: str) -> str:
     The box has a title, a border column (blank if the terminal lacks the characters), an empty column, and horizontal lines.
     """
     rows = [text for row in framed.splitlines()[1:] if (text := row[2:].rstrip("│ "))]
-    parts = [list(group) for is_rule, group in itertools.groupby(rows, key=_is_rule) if not is_rule]
+    parts = [list(group) for is_separator, group in itertools.groupby(rows, key=_is_separator) if not is_separator]
     if not parts:
         return " ".join(framed.split())
     said = [parts[0], *(part for part in parts[1:] if part[0].startswith("Unrecognized"))]
@@ -74,9 +74,9 @@ NAMED = 4
 """Indent of names in a box; their descriptions are indented further."""
 
 
-def _is_rule(row: str) -> bool:
+def _is_separator(row: str) -> bool:
     """Return whether a row is a line between two parts, or the bottom border."""
-    return not row.strip(RULES + "╰╯ ")
+    return not row.strip(SEPARATORS + "╰╯ ")
 
 
 def _indent(row: str) -> int:
@@ -209,10 +209,10 @@ def refuse_switch_values(args: Sequence[str], switches: Collection[str]) -> None
     for arg, value in itertools.pairwise([*args, ""]):
         flag, equals, joined = arg.partition("=")
         if flag.startswith("--") and flag[2:].replace("-", "_").removeprefix("no_") in switches:
-            given = (joined if equals else value).lower()
-            if given in ("true", "false", "yes", "no", "1", "0", "on", "off") or equals:
+            received = (joined if equals else value).lower()
+            if received in ("true", "false", "yes", "no", "1", "0", "on", "off") or equals:
                 name = flag[2:].replace("_", "-").removeprefix("no-")
-                raise ValueError(f"--{name} is a switch and takes no value, but got {given!r}: write --{name} or --no-{name}")
+                raise ValueError(f"--{name} is a switch and takes no value, but got {received!r}: write --{name} or --no-{name}")
 
 
 def refuse_foreign_flags(args: Sequence[str], allowed: Collection[str]) -> None:
@@ -231,5 +231,5 @@ def refuse_foreign_flags(args: Sequence[str], allowed: Collection[str]) -> None:
             here, note = found
             no = "no-" * flag.startswith(("no-", "no_"))
             raise ValueError(f"--{flag} is called --{no}{here.replace('_', '-')} here{note and f': {note}'}")
-        if name not in allowed and (what := instead_of(name, allowed)):
-            raise ValueError(f"there is no --{flag}: {what}")
+        if name not in allowed and (alternative := instead_of(name, allowed)):
+            raise ValueError(f"there is no --{flag}: {alternative}")

@@ -40,9 +40,9 @@ def refuse_other_settings(args: Sequence[str]) -> None:
       ValueError: the message lists the allowed flags.
     """
     allowed = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(ResumeOptions)]
-    given = [arg.partition("=")[0] for arg in args if arg.startswith("--") or arg in ALGORITHMS]
+    words = [arg.partition("=")[0] for arg in args if arg.startswith("--") or arg in ALGORITHMS]
     folders = [after for arg, after in itertools.pairwise(args) if arg == "--resume"]
-    for word in given:
+    for word in words:
         if word.replace("_", "-") not in [*allowed, "--help", *folders]:
             raise ValueError(
                 f"{word} cannot be combined with --resume, which reads the settings from the run's folder. Allowed are "

@@ -14,14 +14,14 @@ from jaxrl.runtime.cli.main import run_and_exit  # the only early import: it set
 def main(folder: str, name: str, *trust: str) -> int:
     from jaxrl.builder.spec import check_env_id, check_factory
     from jaxrl.registry import ALGORITHMS
-    from jaxrl.runtime.cli.user_code import import_env_module, import_rule
+    from jaxrl.runtime.cli.user_code import import_algorithm, import_env_module
     from jaxrl.runtime.sweep import MANIFEST, SweepFile, expand, job_folder
     from jaxrl.runtime.system.devices import request_devices_for
     from jaxrl.runtime.system.disk import parse_json, read_regular
     from jaxrl.runtime.training_loop.plan import check_seeds
 
     sweep = SweepFile(**parse_json(read_regular(Path(folder) / MANIFEST))["sweep"])
-    import_rule(sweep.algorithm, trust)
+    import_algorithm(sweep.algorithm, trust)
     job = next(job for job in expand(sweep) if job.name == name)
     request_devices_for([check_env_id(sweep.env, trust)])
     import_env_module(sweep.env)

@@ -25,7 +25,7 @@ def import_env_module(env_id: str | None) -> None:
             raise unknown_module(module, function, os.getcwd())
 
 
-def import_rule(algorithm: str, trust: Iterable[str] | None = None) -> None:
+def import_algorithm(algorithm: str, trust: Iterable[str] | None = None) -> None:
     """Register the user's algorithm ``module:ENTRY`` under this name; do nothing for algorithms of jaxrl.
 
     A name typed by the user is trusted (``trust=None``); for a name from a file, ``trust`` lists the trusted packages.

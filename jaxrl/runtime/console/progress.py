@@ -161,15 +161,15 @@ Progress = Lines | Live
 
 
 @contextlib.contextmanager
-def spinner(what: str) -> Iterator[Callable[[str], None]]:
-    """Show a spinner on stderr, if that is a terminal. Yields a function that takes a short status of ``what``."""
+def spinner(title: str) -> Iterator[Callable[[str], None]]:
+    """Show a spinner on stderr, if that is a terminal. Yields a function that takes a short status of ``title``."""
     if (console := terminal(stderr=True)) is None:
         yield lambda text: None
         return
     from rich.text import Text
 
-    with console.status(Text(what)) as status:
-        yield lambda text: status.update(Text(f"{what}: {text}"))
+    with console.status(Text(title)) as status:
+        yield lambda text: status.update(Text(f"{title}: {text}"))
 
 
 # --------------------------------------------------------------------------------------------------------------------- numbers

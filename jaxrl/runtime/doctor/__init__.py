@@ -67,6 +67,6 @@ def check_smoke(broken: set[str], *, quick: bool) -> Finding:
         over = f"{number} device{'s' if number > 1 else ''}"
         found = f"one compiled iteration of PPO on CartPole-v1 on {over}{came_back}, in {seconds:.0f} s"
         return Finding(SMOKE, "training", "ok", found)
-    what = f"{difference} differs after restoring a checkpoint" if difference else f"it failed: {shortened(answer.end or '')}"
+    problem = f"{difference} differs after restoring a checkpoint" if difference else f"it failed: {shortened(answer.end or '')}"
     show = "JAXRL_DEBUG=1 jaxrl train ppo --env CartPole-v1 --total-steps 1024 --out jaxrl-smoke"
-    return Finding(SMOKE, "training", "problem", what, "training", show)
+    return Finding(SMOKE, "training", "problem", problem, "training", show)

@@ -74,8 +74,8 @@ def check_packages(asked: Declared) -> Iterator[Finding]:
     yield from judge([*required, *present], tried)
     for found in optional:
         if found not in present:
-            what = BREAKS.get(found.name, f"the extra {found.extra}")
-            yield Finding(PACKAGES, found.name, "absent", f"optional, for {what}: {pip_install(found.text)}")
+            purpose = BREAKS.get(found.name, f"the extra {found.extra}")
+            yield Finding(PACKAGES, found.name, "absent", f"optional, for {purpose}: {pip_install(found.text)}")
 
 
 def check_python(version: str, allowed: str) -> Finding:

@@ -30,7 +30,7 @@ EPISODE_STREAM = 0x706C6179
 Say = Callable[[str], None]
 
 
-class Rules(NamedTuple):
+class EvaluationSettings(NamedTuple):
     """Settings of an evaluation."""
 
     episodes: int = 128
@@ -77,7 +77,7 @@ def episode_key(seed: Array | int, eval_seed: Array | int) -> Key:
 
 def evaluate_run(
     run: str | os.PathLike[str],
-    rules: Rules,
+    settings: EvaluationSettings,
     *,
     which: str = "best",
     seeds: Sequence[int] | None = None,
@@ -109,9 +109,9 @@ def evaluate_run(
     if not playing:
         raise ValueError(f"{name!r} has no policy to play: its seeds {saved.seeds} all diverged")
     policies = jax.tree.map(lambda x: x[sound], saved.policies)
-    begin(f"{name}: {len(playing)} seed{'s' * (len(playing) > 1)} × {rules.episodes} episodes")
+    begin(f"{name}: {len(playing)} seed{'s' * (len(playing) > 1)} × {settings.episodes} episodes")
     play = _play_on_host if isinstance(agent.env, HostEnv) else _play_fused
-    played = jax.tree.map(np.asarray, play(agent, policies, playing, rules, say))
+    played = jax.tree.map(np.asarray, play(agent, policies, playing, settings, say))
     found = (name, algorithm_name(agent.spec), agent.env.name, saved.step, playing, played, diverged)
     about, warning = chosen(run, which, saved.step), greedy_warning(run)
     return RunScore(*found, config.get("versions", {}), config["run"]["eval_explore"], about, warning)
@@ -157,26 +157,26 @@ def finite_seeds(policies: Policy) -> np.ndarray:
     return np.logical_and.reduce(rows)
 
 
-def _play_fused(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, say: Say) -> Evaluation:
+def _play_fused(agent: Agent, policies: Policy, seeds: list[int], settings: EvaluationSettings, say: Say) -> Evaluation:
     """Evaluate all seeds in one program, sharded over devices; [num_seeds, episodes]."""
 
     def play(seed: Array, policy: Policy, eval_seed: Array) -> Evaluation:
         key = episode_key(seed, eval_seed)
-        return training.evaluate(agent, policy, key, rules.episodes, explore=rules.explore, max_steps=rules.max_steps)
+        return training.evaluate(agent, policy, key, settings.episodes, explore=settings.explore, max_steps=settings.max_steps)
 
     driver = FusedDriver(agent, seeds, seed_devices(len(seeds)).devices)
-    return driver.call("play", play, (0, 0, None), np.asarray(seeds, np.uint32), policies, np.uint32(rules.eval_seed))
+    return driver.call("play", play, (0, 0, None), np.asarray(seeds, np.uint32), policies, np.uint32(settings.eval_seed))
 
 
-def _play_on_host(agent: Agent, policies: Policy, seeds: list[int], rules: Rules, say: Say) -> Evaluation:
+def _play_on_host(agent: Agent, policies: Policy, seeds: list[int], settings: EvaluationSettings, say: Say) -> Evaluation:
     """Evaluate one seed after the other; [num_seeds, episodes]."""
     results = []
     for row, seed in enumerate(seeds):
 
         def tell(finished: int, seed: int = seed) -> None:
-            say(f"seed {seed}: {finished} of {rules.episodes}")
+            say(f"seed {seed}: {finished} of {settings.episodes}")
 
-        policy, key = jax.tree.map(lambda x, row=row: x[row], policies), episode_key(seed, rules.eval_seed)
-        settings: dict[str, Any] = {"explore": rules.explore, "max_steps": rules.max_steps, "on_row": tell}
-        results.append(evaluate_host(agent, policy, key, rules.episodes, **settings))
+        policy, key = jax.tree.map(lambda x, row=row: x[row], policies), episode_key(seed, settings.eval_seed)
+        keywords: dict[str, Any] = {"explore": settings.explore, "max_steps": settings.max_steps, "on_row": tell}
+        results.append(evaluate_host(agent, policy, key, settings.episodes, **keywords))
     return stack(results)

@@ -65,8 +65,8 @@ def load_policy(
     best = int(np.argmax(saved.returns))
     policy = jax.tree.map(lambda x: jnp.asarray(x)[best], saved.policies)
     about = "; ".join(filter(None, (chosen(run, which, saved.step), greedy_warning(run))))
-    given: dict[str, Any] = {"explore": explore, "key": key, "about": about}
-    return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step, **given)
+    keywords: dict[str, Any] = {"explore": explore, "key": key, "about": about}
+    return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step, **keywords)
 
 
 def _there(run: str | os.PathLike[str], which: str) -> str:

@@ -165,8 +165,8 @@ class LoadedPolicy:
         leaves, structure = jax.tree.flatten(obs)
         if structure != self._structure:
             shapes = show_shapes(jax.eval_shape(lambda: zeros(space)))
-            given = "one array" if isinstance(obs, np.ndarray) else show_shapes(obs)
-            raise TypeError(f"obs must be structured as {type(space).__name__} {shapes}, not as {given}")
+            received = "one array" if isinstance(obs, np.ndarray) else show_shapes(obs)
+            raise TypeError(f"obs must be structured as {type(space).__name__} {shapes}, not as {received}")
         leaves = [_as_expected(x, *expected) for x, expected in zip(leaves, self._expected, strict=True)]
         batches = {x.shape[0] if x.ndim > len(shape) else None for x, (_, shape, _) in zip(leaves, self._expected, strict=True)}
         if len(batches) > 1:

@@ -81,12 +81,12 @@ def _write_gif(path: Path, shots: Iterable[Shot], fps: float) -> None:
     from PIL.Image import Dither
 
     def frames() -> Iterator[Image]:
-        due, told = 0.0, 0  # hundredths of a second, the time unit of GIF
+        due, encoded = 0.0, 0  # hundredths of a second, the time unit of GIF
         for shot in shots:
             due += 100 * shot.seconds
             frame = shot.picture.quantize(256, dither=Dither.NONE)
-            frame.info["duration"] = 10 * max(1, round(due) - told)
-            told += frame.info["duration"] // 10
+            frame.info["duration"] = 10 * max(1, round(due) - encoded)
+            encoded += frame.info["duration"] // 10
             yield frame
 
     rest = frames()

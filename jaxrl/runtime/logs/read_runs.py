@@ -48,8 +48,8 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
     top = at_home(folder)
     shown = os.fspath(folder)
     if not top.is_dir():
-        what = "it is a file" if top.exists() else "there is no such folder"
-        raise FileNotFoundError(f"{shown!r} is not a folder of one or more runs: {what}")
+        reason = "it is a file" if top.exists() else "there is no such folder"
+        raise FileNotFoundError(f"{shown!r} is not a folder of one or more runs: {reason}")
     found = []
     for path, folders, files in os.walk(top):
         folders.sort(key=_natural)

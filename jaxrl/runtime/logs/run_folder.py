@@ -44,7 +44,7 @@ class RunFolder:
         """
         self.path = savable(out, "out")
         self._shown = os.fspath(out)
-        self._made = [path for path in (self.path, *self.path.parents) if not os.path.lexists(path)]
+        self._created = [path for path in (self.path, *self.path.parents) if not os.path.lexists(path)]
         try:
             self._lock = self._claim()
         except BaseException:
@@ -128,8 +128,8 @@ class RunFolder:
     def _remove_empty(self) -> None:
         """Remove the folders created by this object that are still empty."""
         with contextlib.suppress(OSError):
-            for made in self._made:
-                made.rmdir()
+            for folder in self._created:
+                folder.rmdir()
 
     def _claim(self) -> TextIO:
         try:
@@ -182,8 +182,8 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         config = parse_json(read_regular(path))
     except (FileNotFoundError, NotADirectoryError):
         absent = "it is a file" if path.parent.exists() else "there is no such folder"
-        what = f"it has no {CONFIG}" if path.parent.is_dir() else absent
-        raise FileNotFoundError(f"{os.fspath(folder)!r} is not a run folder: {what}") from None
+        reason = f"it has no {CONFIG}" if path.parent.is_dir() else absent
+        raise FileNotFoundError(f"{os.fspath(folder)!r} is not a run folder: {reason}") from None
     except ValueError as error:
         raise ValueError(f"{path} cannot be read ({error}): restore it from a copy") from None
     try:
@@ -223,20 +223,20 @@ def what_counts(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict
     return kept(there), kept(here)
 
 
-def first_difference(before: Any, now: Any, path: str = "") -> str | None:
+def first_difference(recorded: Any, requested: Any, path: str = "") -> str | None:
     """Describe the first difference: ``"agent.settings.learning_rate is 0.001 there and 0.002"``; None if there is none.
 
     Parts that cannot be imported cannot be compared, and count as equal.
     """
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        if "unimportable" in before and "unimportable" in now:
+    if isinstance(recorded, Mapping) and isinstance(requested, Mapping):
+        if "unimportable" in recorded and "unimportable" in requested:
             return None
-        for key in dict.fromkeys([*before, *now]):
+        for key in dict.fromkeys([*recorded, *requested]):
             where = f"{path}.{key}" if path else str(key)
-            if difference := first_difference(before.get(key), now.get(key), where):
+            if difference := first_difference(recorded.get(key), requested.get(key), where):
                 return difference
         return None
-    return None if before == now else f"{path} is {json.dumps(before)} there and {json.dumps(now)}"
+    return None if recorded == requested else f"{path} is {json.dumps(recorded)} there and {json.dumps(requested)}"
 
 
 def contents(folder: Path, first: str) -> list[str]:

@@ -80,13 +80,13 @@ def check_record(data: Any, shapes: dict[str, tuple[int, ...]]) -> Record:
     if missing := [key for key in NEEDED_OF_RECORD if key not in data]:
         raise ValueError(f"it lacks {missing[0]!r}")
     record = {}
-    for key, given in data.items():
-        record[key] = value = _with_nan(given)
+    for key, raw_value in data.items():
+        record[key] = value = _with_nan(raw_value)
         shape = np.shape(value)
         counts = key not in COUNTS or (type(value) is int and value >= 0)
         per_seed = key not in PER_SEED or len(shape) == 1
         if np.asarray(value).dtype.kind not in "biuf" or not (counts and per_seed):
-            raise ValueError(f"its {key!r} is {_shown(given)}")
+            raise ValueError(f"its {key!r} is {_shown(raw_value)}")
         if (wanted := shapes.setdefault(key, shape)) != shape:
             raise ValueError(f"its {key!r} has the shape {shape}, but must have {wanted} as in config.json or the lines before")
     return record

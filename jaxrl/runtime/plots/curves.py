@@ -170,23 +170,24 @@ def label_groups(groups: Sequence[CurveGroup]) -> list[str]:
     for group in groups:
         algorithm, facts = group.facts[ALGORITHM], group.facts
         shown = [name for name in differing[algorithm] if name in facts and name != RUN]
-        told = [f"{re.sub('[_.]', ' ', name)} {facts[name]}" for name in shown]  # "model hidden sizes" of model.hidden_sizes
-        told += [facts[RUN]] if RUN in facts else []
-        labels.append(" · ".join([algorithm] * (several or not told) + told))
+        # "model hidden sizes" of model.hidden_sizes
+        descriptions = [f"{re.sub('[_.]', ' ', name)} {facts[name]}" for name in shown]
+        descriptions += [facts[RUN]] if RUN in facts else []
+        labels.append(" · ".join([algorithm] * (several or not descriptions) + descriptions))
     return labels
 
 
-def rename(labels: Sequence[str], given: Sequence[str]) -> list[str]:
+def rename(labels: Sequence[str], names: Sequence[str]) -> list[str]:
     """Replace the names of the curves, in the order of the legend.
 
     Raises:
       ValueError: the number of names differs from the number of curves, or names repeat; the message lists the curves.
     """
     distinct = list(dict.fromkeys(labels))
-    if len(given) != len(distinct) or len(set(given)) != len(given):
+    if len(names) != len(distinct) or len(set(names)) != len(names):
         shown = "; ".join(distinct)
         raise ValueError(f"--labels needs a different name for each of {len(distinct)} curves, in this order: {shown}")
-    return [given[distinct.index(label)] for label in labels]
+    return [names[distinct.index(label)] for label in labels]
 
 
 # --------------------------------------------------------------------------------------------------------------------- aligning

@@ -14,7 +14,7 @@ from jaxrl.algorithms.presets import PRESETS, Preset
 from jaxrl.registry import ALGORITHMS, Entry, unknown_algorithm
 from jaxrl.runtime.cli.commands.train import field_docs
 from jaxrl.runtime.cli.flags import read_flags, shown_as
-from jaxrl.runtime.cli.user_code import import_rule
+from jaxrl.runtime.cli.user_code import import_algorithm
 from jaxrl.runtime.console.tables import show_table
 
 HELP = """\
@@ -37,7 +37,7 @@ def main(args: Sequence[str]) -> int:
     if name is None:
         list_algorithms()
         return 0
-    import_rule(name)
+    import_algorithm(name)
     if name not in ALGORITHMS:
         raise unknown_algorithm(name)
     show_algorithm(name, ALGORITHMS[name])
@@ -63,7 +63,7 @@ def in_a_list(preset: Preset) -> str:
 
 
 def show_algorithm(name: str, entry: Entry) -> None:
-    rule, paper = entry.load(), entry.paper
+    algorithm, paper = entry.load(), entry.paper
     home = "jaxrl" if entry.module.startswith("jaxrl.") else entry.module
     print(f"{entry.title}: {entry.line}\n")
     show_table(
@@ -73,14 +73,14 @@ def show_algorithm(name: str, entry: Entry) -> None:
             ("family", f"{entry.family}, {entry.models} models"),
             *([("paper", f"{paper}, {paper.source}")] if paper else []),
             ("file", file_of(entry)),
-            ("Python", f"{home}.{entry.builder}{_signature(rule.make)}"),
+            ("Python", f"{home}.{entry.builder}{_signature(algorithm.make)}"),
             ("command", f"jaxrl train {name} --env ENV"),
             ("presets", ", ".join(map(in_a_list, [x for x in PRESETS.values() if x.algorithm == name])) or "none"),
         ],
     )
     for heading, source in (
-        ("Config: structure; changing a value recompiles the program", rule.config),
-        ("Hyperparameters: data in the state; can be vmapped over and changed during a run", rule.hyperparams),
+        ("Config: structure; changing a value recompiles the program", algorithm.config),
+        ("Hyperparameters: data in the state; can be vmapped over and changed during a run", algorithm.hyperparams),
     ):
         print(f"\n{heading}")
         show_table(("setting", "default", "allowed", "what"), settings(source))
@@ -102,8 +102,8 @@ def arguments(network: Any) -> list[tuple[str, str, str]]:
     from jaxrl.models import actor_critic
 
     texts = argument_docs(actor_critic) | argument_docs(network)  # other networks document only their differences
-    given = [p for p in inspect.signature(network).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    return [(p.name, str(p.default), texts[p.name]) for p in given]
+    parameters = [p for p in inspect.signature(network).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return [(p.name, str(p.default), texts[p.name]) for p in parameters]
 
 
 def argument_docs(function: Any) -> dict[str, str]:

@@ -74,13 +74,13 @@ def main(args: Sequence[str]) -> int:
     options.check()
     runs = find_runs(options.runs)
     from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
-    from jaxrl.runtime.evaluation.evaluate_runs import Rules, evaluate_run
+    from jaxrl.runtime.evaluation.evaluate_runs import EvaluationSettings, evaluate_run
     from jaxrl.runtime.system.devices import enable_compilation_cache, request_devices_for
 
     request_devices_for([options.env] if options.env else [str(spec_of(run).get("env")) for run in runs])
     import_env_module(options.env)
     enable_compilation_cache()
-    rules = Rules(options.episodes, options.explore, options.eval_seed, options.max_steps)
+    settings = EvaluationSettings(options.episodes, options.explore, options.eval_seed, options.max_steps)
     seeds = list(dict.fromkeys(options.seed)) or None
     chosen: dict[str, Any] = {"which": options.which, "seeds": seeds, "env_id": options.env, "trust": options.trust}
     results: list[RunScore] = []
@@ -91,7 +91,7 @@ def main(args: Sequence[str]) -> int:
                 try:
                     import_trusted(spec_of(run), options.trust)
                     begin, say = lambda text: show(description=text, episode=""), lambda text: show(episode=text)
-                    results.append(evaluate_run(run, rules, **chosen, begin=begin, say=say))
+                    results.append(evaluate_run(run, settings, **chosen, begin=begin, say=say))
                     show(advance=1)
                 except (ValueError, TypeError, OSError, ImportError) as error:
                     if named:

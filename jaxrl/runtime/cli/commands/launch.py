@@ -49,10 +49,10 @@ class LaunchOptions:
 
 def main(args: Sequence[str]) -> int:
     """Start and supervise the processes; return the exit code."""
-    own, command = divided(args)
-    if own and not command and not {"-h", "--help"} & set(own):
+    flags, command = divided(args)
+    if flags and not command and not {"-h", "--help"} & set(flags):
         raise ValueError(f"jaxrl launch needs a command after --: {EXAMPLE}")
-    options = read_flags(LaunchOptions, own or ["--help"], prog="jaxrl launch", description=HELP)
+    options = read_flags(LaunchOptions, flags or ["--help"], prog="jaxrl launch", description=HELP)
     from jaxrl.settings.validation import check_count
 
     processes = check_count("processes", options.processes)
@@ -73,7 +73,7 @@ def main(args: Sequence[str]) -> int:
     if layout.advice:
         show(f"launch: {layout.advice}")
     fault = supervise(LaunchPlan(command, layout.variables, options.max_restarts, heartbeat), show)
-    return 0 if fault is None else tell(fault, ["jaxrl", "launch", *own, "--", *command], options.max_restarts)
+    return 0 if fault is None else tell(fault, ["jaxrl", "launch", *flags, "--", *command], options.max_restarts)
 
 
 def divided(args: Sequence[str]) -> tuple[list[str], list[str]]:

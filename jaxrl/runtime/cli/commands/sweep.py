@@ -16,7 +16,7 @@ import tyro
 from jaxrl.builder.spec import brief, check_env_id
 from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.cli.flags import Flag, Trust, read_flags
-from jaxrl.runtime.cli.user_code import import_rule
+from jaxrl.runtime.cli.user_code import import_algorithm
 from jaxrl.runtime.console.streams import screen
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, mean_over_seeds
 from jaxrl.runtime.sweep import SweepFile, SweepJob, expand, in_a_word, job_folder, read_sweep, run_sweep
@@ -72,7 +72,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def run(options: SweepOptions) -> int:
-    sweep = read_sweep(options.file, lambda algorithm: import_rule(algorithm, options.trust))
+    sweep = read_sweep(options.file, lambda algorithm: import_algorithm(algorithm, options.trust))
     out = options.out or Path("runs") / options.file.stem
     if options.show:
         for job in expand(sweep):

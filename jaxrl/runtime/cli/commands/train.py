@@ -30,7 +30,7 @@ from jaxrl.runtime.cli.flags import (
 )
 from jaxrl.runtime.cli.group import join_group
 from jaxrl.runtime.cli.resume import parse_resume, resume
-from jaxrl.runtime.cli.user_code import import_env_module, import_rule
+from jaxrl.runtime.cli.user_code import import_algorithm, import_env_module
 from jaxrl.runtime.console.tables import folded, plain_table
 
 HELP = """\
@@ -138,7 +138,7 @@ def named_algorithm(args: Sequence[str]) -> str:
     """
     if args[0].startswith("-"):
         raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. Choose one of {', '.join(ALGORITHMS)}")
-    import_rule(args[0])
+    import_algorithm(args[0])
     if args[0] not in ALGORITHMS:
         raise unknown_algorithm(args[0])
     return args[0]
@@ -158,11 +158,11 @@ def train(algorithm: str, args: Sequence[str]) -> int:
     agent = ALGORITHMS[algorithm].load().make(options.env, **settings)
     from jaxrl.runtime.run import run
 
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    given |= {"seeds": seeds, "out": options.out or own_folder(algorithm, options)}
+    keywords = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    keywords |= {"seeds": seeds, "out": options.out or own_folder(algorithm, options)}
     for name in ("env", "total_steps", "preset", "distributed"):
-        del given[name]
-    run(agent, options.total_steps, **given)
+        del keywords[name]
+    run(agent, options.total_steps, **keywords)
     return 0
 
 
@@ -226,9 +226,9 @@ def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Ma
         read_as = Count if getattr(type_, "__origin__", None) is int else type_
         default = dataclasses.field(default=measured.get(field, getattr(defaults, field)))
         fields.append((field, Annotated[read_as, tyro.conf.arg(help=help_)], default))
-    made = dataclasses.make_dataclass(name, fields, frozen=True)
-    made.__doc__ = doc
-    return made
+    flags = dataclasses.make_dataclass(name, fields, frozen=True)
+    flags.__doc__ = doc
+    return flags
 
 
 def _with_model(structure: type, algorithm: str, measured: Mapping[str, Any]) -> type:
@@ -239,11 +239,11 @@ def _with_model(structure: type, algorithm: str, measured: Mapping[str, Any]) ->
     )
     shown = tyro.conf.arg(help=help_, help_behavior_hint=f"(default: {' '.join(words(measured)) or 'none'})")
     default = dataclasses.field(default_factory=lambda: dict(measured))
-    made = dataclasses.make_dataclass(
+    flags = dataclasses.make_dataclass(
         structure.__name__, [("model", Annotated[ModelWords, shown], default)], bases=(structure,), frozen=True
     )
-    made.__doc__ = structure.__doc__
-    return made
+    flags.__doc__ = structure.__doc__
+    return flags
 
 
 def field_docs(source: type) -> dict[str, str]:
