@@ -257,7 +257,10 @@ def test_joined_rollouts_stay_in_numpy_and_may_be_of_several_sizes_and_versions(
 def test_rollouts_that_do_not_fit_are_not_joined() -> None:
     one = take(crowd(2), 0)
     for other, message in (
-        (one._replace(action=one.action[:-1]), r"rollouts\[1\]\.action is int32\[8, 2\], but that of rollouts\[0\] is int32\[9, 2\]"),
+        (
+            one._replace(action=one.action[:-1]),
+            r"rollouts\[1\]\.action is int32\[8, 2\], but that of rollouts\[0\] is int32\[9, 2\]",
+        ),
         (one._replace(info={}), r"rollouts\[1\]\.info is \{\}, and rollouts\[0\]'s \{'lucky': bool\[9, 2\]\}"),
         (one._replace(reward=one.valid), r"rollouts\[1\]\.reward is bool\[9, 2\], and rollouts\[0\]'s float32\[9, 2\]"),
     ):
