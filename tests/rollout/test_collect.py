@@ -261,8 +261,8 @@ def test_rollouts_that_do_not_fit_are_not_joined() -> None:
             one._replace(action=one.action[:-1]),
             r"rollouts\[1\]\.action is int32\[8, 2\], but that of rollouts\[0\] is int32\[9, 2\]",
         ),
-        (one._replace(info={}), r"rollouts\[1\]\.info is \{\}, and rollouts\[0\]'s \{'lucky': bool\[9, 2\]\}"),
-        (one._replace(reward=one.valid), r"rollouts\[1\]\.reward is bool\[9, 2\], and rollouts\[0\]'s float32\[9, 2\]"),
+        (one._replace(info={}), r"rollouts\[1\]\.info is \{\}, but that of rollouts\[0\] is \{'lucky': bool\[9, 2\]\}"),
+        (one._replace(reward=one.valid), r"rollouts\[1\]\.reward is bool\[9, 2\], but that of rollouts\[0\] is float32\[9, 2\]"),
     ):
         with pytest.raises(ValueError, match=message):
             concat_rollouts([one, other])
