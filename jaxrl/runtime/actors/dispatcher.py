@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.envs.subprocess.child import GRACE, RemoteTraceback, WorkerFailed, end_all
+from jaxrl.envs.subprocess.child import GRACE, end_all
 from jaxrl.envs.subprocess.inbox import Garbled
 from jaxrl.runtime.actors.messages import (
     CLOSE,
@@ -28,6 +28,7 @@ from jaxrl.runtime.actors.messages import (
     of_all,
     part_of,
 )
+from jaxrl.runtime.actors.restarts import Restarts
 from jaxrl.runtime.actors.rollout_memory import Blocks, Progress, Ticket
 from jaxrl.runtime.actors.worker_handle import WorkerHandle
 from jaxrl.runtime.samplers.diagnostics import WorkerState
@@ -56,7 +57,8 @@ class Dispatcher:
           enough: number of workers that must finish a rollout before the others cut theirs short; None: all.
         """
         self.members, self.num_envs, self.newest = members, num_envs, newest
-        self.max_restarts, self.timeout, self.note = max_restarts, timeout, note
+        self.timeout = timeout
+        self.restarts = Restarts(max_restarts, note)
         self.by_parts, self.enough = by_parts, enough or len(members)
         self.arrivals: SimpleQueue[tuple[Ticket, WorkerHandle] | None] = SimpleQueue()
         self.tickets: dict[int, Ticket] = {}
@@ -68,7 +70,6 @@ class Dispatcher:
         """Worker -> index of the policy that it reads."""
         self.seconds: dict[str, float] = {}
         """Part of ``diagnostics.PARTS`` -> seconds spent on it, mean over workers."""
-        self.restarts = 0
         self.error: BaseException | None = None
         self.lock = threading.Lock()
         self.released: deque[int] = deque()
@@ -288,23 +289,7 @@ class Dispatcher:
 
     def _replace(self, member: WorkerHandle, why: str, remote: str | None = None) -> None:
         """Start a process in place of one that failed."""
-        member.child.release()
-        cause = RemoteTraceback(remote) if remote else None
-        member.child.write_log(remote or f"{member} {why}")
-        if not member.ready and not member.restarts:
-            raise WorkerFailed(f"{member} {why}, before it could start{member.where}") from cause
-        ticket = self.tickets.get(member.next_ticket) if member.busy else None
-        when = f"at rollout {member.next_ticket}" if ticket else "between two rollouts" if member.ready else "at its start"
-        self.restarts += 1
-        if self.restarts > self.max_restarts:
-            raise WorkerFailed(
-                f"{member} {why} {when}, after max_restarts={self.max_restarts} restarts: raise max_restarts, or see "
-                f"{member.log or 'its output'}"
-            ) from cause
+        self.restarts.admit(member, why, member.busy and member.next_ticket in self.tickets, remote)
         with self.lock:
             self._put_down(member)
-        member.restarts += 1
-        self.note(f"{member} {why} {when}; replaced (restart {self.restarts} of {self.max_restarts})")
-        if remote:
-            self.note(remote.rstrip())
         member.start(self.progress.memory)
