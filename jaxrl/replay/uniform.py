@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxrl.replay import Draw, Replay, Rows
 from jaxrl.replay.gather import gather_rows
-from jaxrl.replay.records import Records, check_rows, layout_of, pack
+from jaxrl.replay.row_layout import Records, check_rows, layout_of, pack
 from jaxrl.settings.validation import check_count
 from jaxrl.types import Array, Key, PyTree
 from jaxrl.xla.fast_random import integers_below, unrolled

@@ -17,7 +17,7 @@ from jaxrl.algorithms import ALGORITHMS
 from jaxrl.builder.spec import algorithm_name
 from jaxrl.distributions import Normal
 from jaxrl.models import ActorCriticOutput, actor_critic, q_network
-from jaxrl.replay.records import Records
+from jaxrl.replay.row_layout import Records
 from jaxrl.types import Agent, Env, HostEnv, Model, StepInput
 from tests.helpers.probes import as_box
 

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl import make_sac
-from jaxrl.replay.records import Records
+from jaxrl.replay.row_layout import Records
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.types import PyTree

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.replay.records import SMALL_BYTES, layout_of, pack
+from jaxrl.replay.row_layout import SMALL_BYTES, layout_of, pack
 
 ROW = {
     "f32": np.zeros((2, 3), np.float32),
