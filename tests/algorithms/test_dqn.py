@@ -132,7 +132,7 @@ def test_replay_keeps_raw_rows_in_the_types_of_the_environment() -> None:
         observation_space=picture,
     )
     state = jit(small_dqn(env).init)(KEY())
-    rows = state.learner.replay.row_layout.unpack()
+    rows = state.learner.replay.records.unpack()
     assert rows.obs.dtype == jnp.uint8 and rows.obs.shape == (60, 4, 2, 2)
     np.testing.assert_array_equal(rows.obs[:16], 200)  # 64 rows of warm-up in 4 environments
     assert (rows.reward[:16][rows.valid[:16]] == 250).all() and not rows.valid[16:].any()

@@ -184,7 +184,7 @@ def test_random_actions_keep_to_the_mask() -> None:
 def test_held_noise_repeats_a_random_action() -> None:
     """Each draw of the warm-up is used for three rows. The environment's previous action shows it."""
     agent = small_sac(probes.endless(), hold_noise=3, rollout_length=9, num_envs=2, batch_size=36, learning_starts=9)
-    rows = jit(agent.init)(KEY()).learner.replay.row_layout.unpack()
+    rows = jit(agent.init)(KEY()).learner.replay.records.unpack()
     action = np.asarray(rows.action)[:9, :, 0]
     np.testing.assert_array_equal(action.reshape(3, 3, 2), np.repeat(action[::3, None], 3, 1))
     assert len(np.unique(action)) == 6

@@ -130,7 +130,7 @@ def test_a_replay_says_which_of_its_axes_are_environments() -> None:
     agent = small_dqn(probes.constant_reward())
     state = jax.eval_shape(agent.init, KEY())
     axes = env_axes(agent, state).learner
-    assert jax.tree.leaves(axes.replay.row_layout) == [1] and axes.replay.valid == 1
+    assert jax.tree.leaves(axes.replay.records) == [1] and axes.replay.valid == 1
     assert axes.replay.position == axes.replay.size == -1 and set(jax.tree.leaves(axes.params)) == {-1}
 
 
