@@ -177,7 +177,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             small_dqn(probes.truncation(), rollout_length=8, **SIZES),
             r"holds 6 rows per environment: build .* a rollout_length",
         ),
-        (small_dqn("CartPole-v1"), r"obs is float32\[6, 4, 1\], and for .*CartPole-v1 it must be float32\[6, 4, 4\]"),
+        (small_dqn("CartPole-v1"), r"obs is float32\[6, 4, 1\], but for .*CartPole-v1 it must be float32\[6, 4, 4\]"),
     ]
     for other, message in others:
         with pytest.raises(ValueError, match=message):

@@ -29,7 +29,7 @@ from jaxrl.runtime.system import devices
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.runtime.training_loop.session import Chunk
-from tests.helpers import probes
+from tests.helpers import probes, short_runs
 from tests.helpers.agents import assert_bit_equal, cartpole, each_family, small_dqn, small_ppo
 from tests.helpers.hosted import hosted
 from tests.helpers.processes.chaos import TIMES, progress
@@ -421,7 +421,7 @@ def test_a_damaged_log_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
         _, history = train(cartpole("ppo"), tmp_path)
     assert history["iteration"].tolist() == [6, 8, 10, 12]
     said = [str(warning.message) for warning in told]
-    assert {warning.filename for warning in told} == {__file__}  # the line that called run
+    assert {warning.filename for warning in told} == {short_runs.__file__}  # the line that called run
     assert "records.jsonl has no row up to the checkpoint: the rows from before stay in progress.before.csv" in said
     assert (tmp_path / "progress.before.csv").read_bytes() == rows
     train(cartpole("ppo"), tmp_path, 32 * 14)  # late records are now those of this run
