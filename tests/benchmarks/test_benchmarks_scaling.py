@@ -1,14 +1,12 @@
-"""The benchmark of devices: its processes, its counts, the arithmetic of its model, and its tables."""
+"""The benchmark of devices: its processes, its counts, and the arithmetic of its model."""
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,20 +37,14 @@ TINY = cases.Case("tiny", "PPO, 2 envs", "ppo", "ppo", cases.PPO | {"num_envs": 
 # ------------------------------------------------------------------------------------------------------------------- the model
 
 
-@pytest.mark.parametrize(
-    ("hops", "size", "expected"),
-    [("ring", 2, 2), ("ring", 4, 6), ("tree", 2, 2), ("tree", 4, 4), ("tree", 5, 6), ("tree", 1024, 20)],
-)
-def test_an_all_reduce_takes_its_hops_and_its_bytes(hops: str, size: int, expected: int) -> None:
+@pytest.mark.parametrize(("hops", "size", "expected"), [("ring", 2, 2), ("ring", 4, 6), ("tree", 4, 4), ("tree", 5, 6)])
+def test_an_all_reduce_takes_its_hops_and_its_bytes_on_each_level(hops: str, size: int, expected: int) -> None:
     link = Link(10.0, 5.0, hops)
-    assert all_reduce(0, [Level(size, link)]) == 10 * expected
-    assert all_reduce(100, [Level(size, link)]) == pytest.approx(10 * expected + 2 * (size - 1) / size * 100 / 5)
-
-
-def test_levels_follow_each_other() -> None:
-    within, between = Level(4, Link(1.0, 8.0)), Level(2, Link(100.0, 2.0))
-    assert all_reduce(16, [within, between]) == (6 * 1 + 1.5 * 16 / 8) + (2 * 100 + 16 / 2)
-    assert all_reduce(16, [Level(1, Link(1.0, 1.0))]) == 0
+    within = 10 * expected + 2 * (size - 1) / size * 100 / 5
+    assert all_reduce(100, [Level(size, link)]) == pytest.approx(within)
+    assert all_reduce(100, [Level(size, link), Level(2, Link(100.0, 2.0))]) == pytest.approx(within + 2 * 100 + 100 / 2)
+    found = fit([(n, all_reduce(n, [Level(size, link)])) for n in (4, 1_000, 10**6, 10**8)], size, hops)
+    assert found[:2] == pytest.approx(link[:2]) and found.hops == hops
 
 
 WORK = Work(fixed=1.0, per_row=0.5, rows=8, all_reduces=((100, 2), (0, 3)))
@@ -61,28 +53,18 @@ WORK = Work(fixed=1.0, per_row=0.5, rows=8, all_reduces=((100, 2), (0, 3)))
 def test_predictions_by_hand() -> None:
     level = Level(2, Link(0.25, 400.0))  # 0.5 for its hops, 0.25 for 100 bytes
     strong, weak = (predict(WORK, [level], weak=weak) for weak in (False, True))
-    assert strong.reducing == weak.reducing == 2 * 0.75 + 3 * 0.5
-    assert (strong.compute, weak.compute) == (1 + 0.5 * 4, 1 + 0.5 * 8)
-    assert strong.seconds == 6 and strong.efficiency == pytest.approx(5 / (2 * 6))
-    assert weak.efficiency == pytest.approx(5 / 8)
-    alone = predict(WORK, [level._replace(size=1)], weak=False)
-    assert alone == (1, 5.0, 0.0, 1.0)
+    reducing = 2 * 0.75 + 3 * 0.5
+    assert strong == (2, 1 + 0.5 * 4, reducing, pytest.approx(5 / (2 * 6)))
+    assert weak == (2, 1 + 0.5 * 8, reducing, pytest.approx(5 / 8))
+    assert predict(WORK, [level._replace(size=1)], weak=False) == (1, 5.0, 0.0, 1.0)
 
 
 def test_devices_fill_hosts() -> None:
     inner, outer = Level(8, Link(1.0, 1.0)), Link(2.0, 2.0)
     assert of_devices(4, inner, outer) == [inner._replace(size=4)]
-    assert of_devices(8, inner, outer) == [inner]
     assert of_devices(64, inner, outer) == [inner, Level(8, outer)]
     with pytest.raises(ValueError, match="12 devices do not fill hosts of 8"):
         of_devices(12, inner, outer)
-
-
-@pytest.mark.parametrize(("size", "hops"), [(2, "ring"), (4, "ring"), (4, "tree")])
-def test_a_fit_finds_the_link(size: int, hops: str) -> None:
-    link = Link(3e-5, 2e9, hops)
-    found = fit([(n, all_reduce(n, [Level(size, link)])) for n in (4, 1_000, 10**6, 10**8)], size, hops)
-    assert found[:2] == pytest.approx(link[:2]) and found.hops == hops
 
 
 def test_a_fit_of_noise_stays_a_link() -> None:
@@ -93,12 +75,9 @@ def test_a_fit_of_noise_stays_a_link() -> None:
         fit([(4, 1.0), (4, 2.0)], 2)
 
 
-def test_work_is_a_line_through_two_sizes() -> None:
+def test_work_is_a_line_through_two_sizes_and_one_of_many_is_the_slowest() -> None:
     assert work_of(5.0, 3.0, 8, [[100, 2], [0, 3]]) == WORK
     assert work_of(5.0, 2.0, 8, []) == Work(0.0, 5 / 8, 8, ())  # less than half of the time
-
-
-def test_the_slowest_of_many() -> None:
     assert slowest_of(1, 0.5) == 1
     draws = np.random.default_rng(0).normal(1.0, 0.1, (2_000, 64)).max(1).mean()
     assert draws < slowest_of(64, 0.1) < draws + 0.06
@@ -113,23 +92,14 @@ def test_all_reduces_are_counted_in_loops_with_their_sizes() -> None:
     compiled = scaling_worker.all_reduces(listed).lower(np.int32(1), zero).compile()  # type: ignore[attr-defined]
     assert sorted(Program(compiled.as_text()).all_reduces().items()) == sorted(listed)
     assert float(compiled(np.int32(3), zero)) == 0
-
-
-def test_bytes_of_shapes() -> None:
     assert bytes_of("f32[9157]{0}") == 36_628 and bytes_of("f32[]") == 4
     assert bytes_of("(f32[2,3]{1,0}, s32[5]{0}, bf16[1])") == 24 + 20 + 2
 
 
-@pytest.fixture(scope="module")
-def commands() -> scaling_worker.Commands:
-    return scaling_worker.Commands()
-
-
 @pytest.mark.slow
-def test_a_worker_trains(commands: scaling_worker.Commands) -> None:
+def test_a_worker_trains() -> None:
     """The side that splits its environments reduces each gradient; the one with separate seeds reduces nothing."""
-    two = TINY._replace(num_seeds=2)
-    counted = {}
+    commands, two, counted = scaling_worker.Commands(), TINY._replace(num_seeds=2), {}
     for side, case in {"shared": TINY, "apart": two}.items():
         counted[side] = dict(commands.prepare(side, case._asdict())["all_reduces"])
         assert commands.train(side, 2)["seconds"] > 0
@@ -163,13 +133,6 @@ def group(tmp_path: Path, timeout: float = 60.0) -> Group:
     return Group([sys.executable, "-c", WORKER], 2, clean_environment(tmp_path), timeout)
 
 
-def test_all_processes_get_a_command(tmp_path: Path) -> None:
-    with group(tmp_path) as both:
-        first, second = both.ask("where")
-    assert (first["number"], second["number"]) == (0, 1) and first["processes"] == second["processes"] == 2
-    assert first["port"] == second["port"] > 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "timeout", "message"), [("die", 60, "out of luck"), ("sleep", 2, "no answer to 'sleep'")])
 def test_nobody_waits_for_the_dead(tmp_path: Path, command: str, timeout: float, message: str) -> None:
@@ -179,9 +142,11 @@ def test_nobody_waits_for_the_dead(tmp_path: Path, command: str, timeout: float,
         assert all(worker._process.wait(timeout=10) for worker in both._workers)
 
 
-def test_nobody_outlives_who_asked(tmp_path: Path) -> None:
+def test_all_processes_get_a_command_and_none_outlives_who_asked(tmp_path: Path) -> None:
     with group(tmp_path) as both:
-        both.ask("where")
+        first, second = both.ask("where")
+        assert (first["number"], second["number"]) == (0, 1) and first["processes"] == second["processes"] == 2
+        assert first["port"] == second["port"] > 0
         main = threading.main_thread().ident
         assert main is not None
         threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT)).start()
@@ -222,112 +187,9 @@ def test_all_parts_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     result = scaling.measure(3, 0.5, tmp_path, plan)
     assert json.loads((tmp_path / "scaling.json").read_text()) == json.loads(json.dumps(result))
     assert result["seeds"]["seconds"] == dict.fromkeys(scaling.SEEDS, [pytest.approx(0.002)] * 3)
-    assert {name: list(sides) for name, sides in result["shared"]["seconds"].items()} == {
-        "2 devices": ["whole", "half", "shared", "all-reduces", "apart"],
-        "one core": ["whole", "half"],
-        "2 processes": ["shared", "all-reduces", "apart"],
-    }
-    assert list(result["reducing"]) == ["2 devices", "2 processes", "4 processes"]
     assert [point["bytes"] for point in result["reducing"]["4 processes"]] == [4, 64]
     envs = {(group, a["side"]): a["case"]["settings"]["num_envs"] for group, op, a in asked if op == "prepare"}
     assert envs["2 devices", "half"] == envs["2 processes", "apart"] == 256 and envs["one core", "whole"] == 512
     sections = [a["rounds"] for _, op, a in asked if op == "reduce" and a["all_of"] == [[64, 1]]]
     assert set(sections) == {scaling.FEWEST, 250}  # of 2 ms each, half a second
     assert scaling.missed(result) and scaling_report.scaling_report(result) in render(tmp_path)
-
-
-# ---------------------------------------------------------------------------------------------------------------------- tables
-
-
-def of_link(hop: float, size: int) -> list[dict[str, Any]]:
-    link = Level(size, Link(hop, 1e9))
-    return [{"bytes": n, "seconds": [all_reduce(n, [link])]} for n in (4, 2**10, 2**20)]
-
-
-ALL_REDUCES = [[1_000_000, 16], [20, 20]]
-RESULT: dict[str, Any] = {
-    "command": "python -m benchmarks scaling",
-    "date": "today",
-    "hardware": {"cpu": "a CPU", "cores": 2},
-    "versions": {"jax": "1"},
-    "load": 0.1,
-    "repeats": 3,
-    "scale": 1.0,
-    "seeds": {
-        "case": {"num_seeds": 8, "title": "PPO, 4 envs, 8 seeds"},
-        "rows": 4_096,
-        "seconds": {"2 devices": [0.01, 0.02, 0.01], "1 device": [0.018, 0.036, 0.019], "one core": [0.02, 0.05, 0.02]},
-    },
-    "shared": {
-        "case": {"title": "PPO, 512 envs, 1 seed"},
-        "rows": 65_536,
-        "all_reduces": {"2 devices": ALL_REDUCES, "2 processes": ALL_REDUCES},
-        "seconds": {
-            "2 devices": {"whole": [0.18], "half": [0.1], "shared": [0.12], "all-reduces": [0.012], "apart": [0.096]},
-            "one core": {"whole": [0.2], "half": [0.11]},
-            "2 processes": {"shared": [0.16], "all-reduces": [0.04], "apart": [0.1]},
-        },
-    },
-    "reducing": {"2 devices": of_link(1e-5, 2), "2 processes": of_link(1e-4, 2), "4 processes": of_link(2e-4, 4)},
-}
-
-
-def cells(report: str, start: str) -> list[str]:
-    """Return the cells of the table row with this start."""
-    row = next(line for line in report.splitlines() if line.startswith(f"| {start}"))
-    return [cell.strip() for cell in row.split("|")[1:-1]]
-
-
-def test_seeds_are_compared_round_by_round() -> None:
-    shown = scaling_report.seeds_table(RESULT)
-    assert cells(shown, "1 device  ") == ["1 device", "216k", "1.80 (1.80–1.90)", "≥ 1.7", "yes"]
-    assert cells(shown, "1 device on one core") == ["1 device on one core", "205k", "2.00 (2.00–2.50)", "", ""]
-    assert not scaling_report.missed(RESULT)
-    slower = copy.deepcopy(RESULT)
-    slower["seeds"]["seconds"]["2 devices"] = [0.015, 0.03, 0.015]
-    assert scaling_report.missed(slower) and "NO" in scaling_report.seeds_table(slower)
-
-
-def test_efficiencies_are_over_what_a_device_does_alone() -> None:
-    shown = scaling_report.shared_table(RESULT)
-    assert cells(shown, "2 devices") == ["2 devices of a process", "120.0", "75%, 83%", "83%, 92%", "36", "10%", "20%"]
-    assert cells(shown, "2 processes")[1:] == ["160.0", "56%, 62%", "62%, 69%", "36", "25%", "38%"]
-
-
-def test_the_model_stands_beside_what_was_measured() -> None:
-    """0.11 s for half of the rows, 36 all-reduces of 20 µs, and 16 · 10⁶ bytes at 10⁹ per second."""
-    shown = scaling_report.checked_table(RESULT)
-    seconds = 0.11 + 36 * 20e-6 + 16e-3
-    row = ["110.0", f"{1e3 * (seconds - 0.11):.2f} (12.00)", f"{1e3 * seconds:.1f}", "120.0", f"{seconds / 0.12 - 1:+.0%}"]
-    assert cells(shown, "2 devices")[1:] == row
-
-
-def test_four_processes_are_foretold_from_two() -> None:
-    shown = scaling_report.reducing_table(RESULT)
-    assert cells(shown, "4 B")[1:] == ["20 (20)", "200 (200)", "1,200 (600)"]
-    assert cells(shown, "1 MiB")[2] == "1,249 (1,249)"
-    assert cells(shown, "a hop")[1:] == ["10", "100", "200"] and cells(shown, "bandwidth")[1:] == ["1", "1", "1"]
-
-
-def test_predictions_say_what_they_assume() -> None:
-    shown = scaling_report.predicted_table(RESULT)
-    for cluster in scaling_report.clusters(RESULT):
-        assert f"* **{cluster.title}**: {cluster.assumed}." in shown
-        strong, weak = (cells(shown, f"{cluster.title}, {how}")[1:] for how in ("strong", "weak"))
-        by_hand = predict(cluster.work, [cluster.inner, Level(128, cluster.outer)], weak=True)
-        assert weak[-1] == f"{by_hand.efficiency:.0%} ({by_hand.reducing / by_hand.seconds:.0%})"
-        assert [int(x.partition("%")[0]) for x in strong] == sorted((int(x.partition("%")[0]) for x in strong), reverse=True)
-
-
-@pytest.mark.parametrize("name", [*scaling_report.PAGE, "stragglers"])
-def test_a_page_has_its_tables_or_what_makes_them(name: str, tmp_path: Path) -> None:
-    empty = scaling_report.page_part(name, tmp_path)
-    assert ("python -m benchmarks scaling" in empty) != (name == "stragglers")
-    (tmp_path / "scaling.json").write_text(json.dumps(RESULT))
-    make: Callable[..., str] = scaling_report.PAGE.get(name, lambda result: scaling_report.stragglers_table())
-    assert scaling_report.page_part(name, tmp_path) == make(RESULT)
-
-
-def test_short_runs_say_so() -> None:
-    assert "nothing about speed" not in scaling_report.about(RESULT)
-    assert "nothing about speed" in scaling_report.about({**RESULT, "scale": 0.1})

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import hlo, kernels
+from benchmarks import hlo
 from benchmarks.cases import CASES
 from benchmarks.jaxrl_side import make_agent
 from benchmarks.matmuls import matmul_rate
 from benchmarks.products import Product, flops_of, products_of, seconds_of
+from benchmarks.starts import kernel_seconds
 from jaxrl.agent import state_shapes
 from tests.helpers.kernel_counts import FILE, HELD, count_now
 
@@ -57,7 +58,7 @@ THREEFRY = """
   ROOT %while.1 = (s32[]) while(%h), condition=%c, body=%bits, trips=5
 }
 """
-RESET = """
+BODIES = """
 %stays (s: (f32[4])) -> (f32[4]) {
   %s = (f32[4]{0}) parameter(0)
   ROOT %copy.1 = (f32[4]{0}) copy(%s)
@@ -68,8 +69,7 @@ RESET = """
   %while.2 = (s32[]) while(%r), condition=%c, body=%bits, trips=5
   ROOT %fusion.9 = (f32[4]{0}) fusion(%while.2), kind=kLoop, calls=%f
 }
-"""
-ROW = """
+
 %row (a: (s32[], f32[4])) -> (s32[], f32[4]) {
   %a = (s32[], /*index=1*/f32[4]{0}) parameter(0)
   %get-tuple-element.1 = f32[4]{0} get-tuple-element(%a), index=1
@@ -80,8 +80,7 @@ ROW = """
   %conditional.1 = (f32[4]{0}) conditional(%dot.1, %a, %a), branch_computations={%stays, %resets}
   ROOT %tuple.2 = (s32[], f32[4]{0}) tuple(%call.1, %conditional.1)
 }
-"""
-MINIBATCH = """
+
 %minibatch (m: (s32[])) -> (s32[]) {
   %m = (s32[]) parameter(0)
   %gather.1 = f32[8]{0} gather(%m), @update/while/body/while/body/gather
@@ -94,16 +93,14 @@ MINIBATCH = """
   %t = (s32[]) parameter(0)
   ROOT %add.1 = s32[] add(%t, %t), @update/while/body/while/body/descend/while/body/add
 }
-"""
-EPOCH = """
+
 %epoch (e: (s32[])) -> (s32[]) {
   %e = (s32[]) parameter(0)
   %sort.1 = u32[8]{0} sort(%e), dimensions={0}, to_apply=%less, @update/while/body/sort
   %copy.2 = s32[] copy(%e)
   ROOT %while.4 = (s32[]) while(%copy.2), condition=%c, body=%minibatch, @update/while/body/while, trips=4
 }
-"""
-ITERATION = """
+
 %iteration (i: (s32[])) -> (s32[]) {
   %i = (s32[]) parameter(0)
   %while.5 = (s32[]) while(%i), condition=%c, body=%bits, @rollout/jit(split)/collect/while, trips=5
@@ -124,7 +121,6 @@ ENTRY %main.1 (x: s32[]) -> s32[] {
   ROOT %while.8 = (s32[]) while(%copy.3), condition=%goes_on, body=%iteration
 }
 """
-LOOPS = THREEFRY + RESET + ROW + MINIBATCH + EPOCH + ITERATION + ENTRY
 
 
 def test_counts_of_a_program_by_hand() -> None:
@@ -132,7 +128,7 @@ def test_counts_of_a_program_by_hand() -> None:
     minibatch = 1 + 1 + 3 * 1  # gather, dot, and three trips of the loop within the gradient
     epoch = 1 + 1 + 4 * minibatch  # sort, copy
     iteration = 5 * 2 + 128 * row + 2 * epoch + 1 + 1  # a select, and the loop's condition
-    assert parsed(LOOPS).counts() == (row, minibatch + (1 + 1) / 4, iteration)
+    assert parsed(THREEFRY + BODIES + ENTRY).counts() == (row, minibatch + (1 + 1) / 4, iteration)
 
 
 def test_halves_of_one_step_have_no_loop() -> None:
@@ -151,18 +147,14 @@ def test_halves_of_one_step_have_no_loop() -> None:
 
 
 def test_what_is_no_such_program_is_refused() -> None:
-    with pytest.raises(ValueError, match="no ENTRY"):
-        hlo.Program("HloModule jit_f")
-    once = jax.jit(lambda x: jnp.sin(x) @ x).lower(jnp.ones((2, 2))).compile().as_text()
-    with pytest.raises(ValueError, match="0 loops"):
-        hlo.Program(once).counts()
-    with pytest.raises(ValueError, match="scope 'rollout'"):
-        parsed(THREEFRY + "%iteration (i: s32[]) -> s32[] {\n  ROOT %i = s32[] parameter(0)\n}\n" + ENTRY).counts()
-
-
-def test_a_table_of_counts() -> None:
-    text = kernels.kernel_table({"PPO": {"row": 40.0, "update": 64.75, "iteration": 9195.0}})
-    assert text.splitlines()[-1].split() == ["|", "PPO", "|", "40", "|", "64.8", "|", "9,195", "|"]
+    iteration = "%iteration (i: s32[]) -> s32[] {\n  ROOT %i = s32[] parameter(0)\n}\n"
+    for text, message in (
+        ("HloModule jit_f", "no ENTRY"),
+        (iteration.replace("%iteration", "ENTRY %main"), "0 loops"),
+        (THREEFRY + iteration + ENTRY, "scope 'rollout'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parsed(text).counts()
 
 
 # ------------------------------------------------------------------------------------------------------------------ arithmetic
@@ -194,8 +186,7 @@ def test_arithmetic_within_loops_branches_and_calls() -> None:
         return scanned.sum() + chosen.sum()
 
     assert flops_of(function, a, b) == 2 * 2 * 3 * 5 * (7 + 2)
-    batched = jax.vmap(jnp.matmul, in_axes=(0, None))
-    assert flops_of(batched, np.ones((4, 2, 3)), b) == 4 * 2 * 2 * 3 * 5
+    assert flops_of(jax.vmap(jnp.matmul, in_axes=(0, None)), np.ones((4, 2, 3)), b) == 4 * 2 * 2 * 3 * 5
 
 
 def test_each_product_is_timed_as_often_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,5 +205,5 @@ def test_each_product_is_timed_as_often_as_it_is_made(monkeypatch: pytest.Monkey
     assert seconds_of(function, a, b) == 4 * 3.0 + 1 * 5.0  # the second one in the order (3, 2)·(5, 3)
 
 
-def test_the_rate_of_the_machine_is_a_number() -> None:
-    assert 1e6 < matmul_rate(sizes=(32,), seconds=0.01) < 1e16
+def test_the_rates_of_the_machine_are_numbers() -> None:
+    assert 1e6 < matmul_rate(sizes=(32,), seconds=0.01) < 1e16 and 1e-9 < kernel_seconds(seconds=0.01) < 1e-3
