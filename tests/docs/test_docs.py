@@ -15,7 +15,6 @@ import pkgutil
 import re
 import shlex
 import statistics
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -213,12 +212,6 @@ def test_the_page_of_the_command_line_is_what_help_says() -> None:
         assert f"```text\n{hooks.help_text(command)}```" in page, command
 
 
-def test_help_is_that_of_the_real_command() -> None:
-    command, settings = [sys.executable, "-m", "jaxrl", "plot", "--help"], {**os.environ, "COLUMNS": hooks.WIDTH}
-    shown = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120, check=True).stdout
-    assert [line.rstrip() for line in shown.strip("\n").splitlines()] == hooks.help_text("plot").splitlines()
-
-
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
@@ -238,7 +231,11 @@ def test_results_are_those_of_the_benchmarks(path: Path) -> None:
     result = json.loads(path.read_text())
     (entry,) = (entry for entry in ALGORITHMS.values() if entry.title == result["agent"])
     table, curves = hooks.results(entry.title), hooks.curves(entry.title)
-    assert f"| `{result['name']}` |" in table and f"| {interval_text(result['mean'], *result['interval'])} |" in table
+    score = interval_text(result["mean"], *result["interval"])
+    assert f"| `{path.stem}` |" in table and f"| {score} |" in table
+    (row,) = (line.split("|") for line in PAGES["results.md"].splitlines() if line.startswith(f"| {path.stem} "))
+    expected = [path.stem, f"{result['total_steps']:,}", f"{len(result['seeds'])}", score]
+    assert [cell.strip() for cell in row[1:5]] == expected
     assert f"(curves/{entry.name}.png)" in curves and (hooks.PICTURES / f"{entry.name}.png").is_file()
     assert all(f"<!-- {what}: {entry.title} -->" in PAGES[hooks.page(entry)] for what in ("results", "curves"))
     assert f"python -m benchmarks scores {path.stem} " in curves
@@ -285,17 +282,13 @@ def test_equations_become_mathml() -> None:
         hooks.on_page_content(r'<div class="arithmatex">\[\begin{aligned} x &= y \end{aligned}\]</div>')
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_nothing_is_left_to_fill_in(page: str) -> None:
+def test_nothing_is_left_to_fill_in() -> None:
     """Every mark for the build is known, and every line of code that is referred to exists once."""
-    text = hooks.on_page_markdown(PAGES[page]) if page != "command-line.md" else PAGES[page]
-    assert "[code:" not in text and not hooks.MEASURED.search(text)
-    assert page == "command-line.md" or "<!-- help" not in text
-
-
-def test_a_line_of_code_is_found() -> None:
-    link = hooks.code_link("ppo", "def ppo_loss(")
-    assert re.fullmatch(r'<a href="ppo-source.html#__codelineno-0-\d+"><code>ppo.py:\d+</code></a>', link)
+    for page, text in PAGES.items():
+        if page != "command-line.md":
+            filled = hooks.on_page_markdown(text)
+            assert "[code:" not in filled and "<!-- help" not in filled and not hooks.MEASURED.search(filled), page
+    assert re.search(r'href="ppo-source.html#__codelineno-0-\d+"><code>ppo.py:\d+<', hooks.code_link("ppo", "def ppo_loss("))
 
 
 # ------------------------------------------------------------------------------------------------- names of other libraries
@@ -319,7 +312,6 @@ def test_settings_in_the_table_of_names_exist(title: str) -> None:
         for cell in theirs:  # an error gives the same name as the table
             if (other := re.fullmatch(r"`(\w+)`", cell)) and other[1] not in {*structure, *data}:
                 assert (found := translate_alias(other[1], {*structure, *data})) and found[0] == name, cell
-        assert all(re.search(r"`\w+|^–$|^always$|^a wrapper$", cell) for cell in theirs), theirs
 
 
 def test_functions_in_the_table_of_names_exist() -> None:
@@ -332,17 +324,12 @@ def test_functions_in_the_table_of_names_exist() -> None:
         assert {keyword.arg for keyword in parsed.keywords} <= set(signature.parameters), call
 
 
-def test_algorithms_in_the_table_of_names_are_settings_here() -> None:
-    """The command line gives the same settings."""
+def test_algorithms_and_environments_in_the_table_of_names_exist() -> None:
+    """The command line gives the same settings for the name of another library."""
     for name, ours in ((name, ours) for theirs, ours, _ in table("Algorithms") for name in theirs.split(", ")):
         found = known_as(name)
         assert found and found[0] in re.findall(r"`(\w+)`", ours), name
-
-
-def test_environments_in_the_table_of_names_exist() -> None:
-    ids = [env_id for ours, _ in table("Environments") for env_id in re.findall(r"`([^`]+)`", ours)]
-    assert len(ids) > 10
-    for env_id in ids:
+    for env_id in (env_id for ours, _ in table("Environments") for env_id in re.findall(r"`([^`]+)`", ours)):
         parsed = parse_id(env_id)
         if parsed.backend in ("gymnax", "envpool"):  # others need packages that a test may lack
             assert make_env(env_id).name == format_id(parsed)
@@ -370,16 +357,10 @@ def test_the_page_of_an_algorithm_has_what_it_logs(algorithm: str) -> None:
     assert not own - logged_by(algorithm)
 
 
-@pytest.mark.slow
 def test_the_page_of_log_keys_has_all_and_no_other() -> None:
-    page = PAGES["log-keys.md"]
-    assert keys_in(page) == OF_A_RUN.union(*map(logged_by, ALGORITHMS))
-    assert all(f"`{tag}`" in page for tag in RENAMED.values())
-
-
-def test_log_keys_in_the_table_of_names_exist() -> None:
-    listed, keys = [ours.strip("`") for ours, *_ in table("Log keys")], OF_A_RUN.union(*map(logged_by, ALGORITHMS))
-    assert len(listed) > 10 and set(listed) <= keys, set(listed) - keys
+    page, keys = PAGES["log-keys.md"], OF_A_RUN.union(*map(logged_by, ALGORITHMS))
+    assert keys_in(page) == keys and all(f"`{tag}`" in page for tag in RENAMED.values())
+    assert {ours.strip("`") for ours, *_ in table("Log keys")} <= keys  # of the table of names
 
 
 # ------------------------------------------------------------------------------------------------------------ links and names
@@ -409,7 +390,7 @@ def test_every_page_is_in_the_navigation_or_linked_from_the_page_of_algorithms()
     linked = re.findall(r"\]\(([\w-]+\.md)\)", PAGES["algorithms/index.md"])
     of_algorithms = [page(entry) for entry in ALGORITHMS.values() for page in (hooks.page, hooks.source_page)]
     assert sorted(linked) == sorted(Path(page).name for page in of_algorithms)
-    assert sorted([*listed, *of_algorithms]) == sorted(PAGES) and len(listed) <= 30
+    assert sorted([*listed, *of_algorithms]) == sorted(PAGES)
 
 
 def test_names_in_the_text_exist() -> None:
