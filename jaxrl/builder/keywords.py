@@ -2,7 +2,7 @@
 
 Each function here is a family's signature and is never called. ``with_keywords_of`` gives it to a builder that takes
 ``**keywords``, for type checkers, ``inspect.signature`` and ``help``. A TypedDict could not: settings, the fields of a Config and
-its Hyperparams, are keywords too, and ``Unpack`` allows no keywords besides its own.
+its Hyperparams, are keywords too, and ``Unpack`` allows no others.
 """
 
 from __future__ import annotations
