@@ -32,7 +32,7 @@ def make_mine(env: EnvLike, **keywords: Any) -> Agent:
 def test_a_builder_replaces_texts_of_its_family() -> None:
     assert inspect.signature(make_mine) == inspect.signature(replay_keywords)
     args = entries(make_mine, "Args")
-    assert list(args) == [*"env model optimizer replay schedules axis_name settings".split()]
+    assert " ".join(args) == "env model optimizer replay schedules axis_name settings"
     assert args["model"] == "my model,\n    of two lines." and "ReplayFn" in args["replay"] and "an Env" in args["env"]
     assert list(entries(make_mine, "Raises")) == ["TypeError", "ValueError", "OSError"]
     assert str(inspect.getdoc(make_mine)).startswith("My algorithm.\n\nTwo paragraphs.\n\nArgs:\n  env: ")
