@@ -6,19 +6,14 @@ Reads top to bottom: settings, target, builder. Code shared with TD3, including 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch
 from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, target_value
-from jaxrl.builder.components import ModelArguments, ModelFn
-from jaxrl.optimize import Optimizer
-from jaxrl.optimize.schedules import Schedule
-from jaxrl.replay import ReplayFn
-from jaxrl.settings.aliases import suggest_arguments
+from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
-from jaxrl.types import Agent, Array, EnvLike, Model
+from jaxrl.types import Agent, Array, EnvLike
 
 
 @dataclass(frozen=True)
@@ -55,36 +50,7 @@ def target(setup: ActorCriticSetup[DDPGConfig], hp: DDPGHyperparams, targets: Ac
     return target_value(setup, targets, setup.model.apply(targets.actor, (), update.batch.next_inputs)[1], update)
 
 
-@suggest_arguments
-def make_ddpg(
-    env: EnvLike,
-    *,
-    model: Model | ModelFn | ModelArguments | None = None,
-    critic: Model | ModelFn | ModelArguments | None = None,
-    optimizer: Optimizer | None = None,
-    replay: ReplayFn | None = None,
-    schedules: Mapping[str, Schedule] | None = None,
-    axis_name: str | None = None,
-    **settings: Any,
-) -> Agent:
-    """Deep deterministic policy gradient (Lillicrap et al. 2016), for bounded Box actions.
-
-    Args:
-      env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
-      model: the policy: arguments of ``jaxrl.models.deterministic_policy``, such as ``{"hidden_sizes": (64, 64)}``, which also
-        apply to the critics if ``critic`` is not given; or a memoryless Model whose outputs are actions f32[..., d] in [−1, 1];
-        or a function of (observation_space, action_space) that returns one. Default: an MLP of 2×256, ReLU, for vectors.
-      critic: each critic: arguments of ``jaxrl.models.action_value``; or a memoryless Model with the same inputs and outputs; or
-        a function of both spaces that returns one. Default: as the policy.
-      optimizer: hyperparams -> optax transformation, or a transformation itself, for policy and critics; default: clipped Adam.
-      replay: a ``ReplayFn``, as in ``make_dqn``, such as ``prioritised_replay``; default: ``uniform_replay``.
-      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
-      axis_name: name of the device axis that ``step`` runs under.
-      settings: fields of ``DDPGConfig`` and ``DDPGHyperparams``.
-
-    Raises:
-      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit together, hyperparameters out of range, a Box without bounds.
-    """
-    parts = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
-    return build(make_ddpg, env, DDPGConfig, DDPGHyperparams, settings, target, **parts, axis_name=axis_name)
+@with_keywords_of(actor_critic_replay_keywords)
+def make_ddpg(env: EnvLike, **keywords: Any) -> Agent:
+    """Deep deterministic policy gradient (Lillicrap et al. 2016), for bounded Box actions."""
+    return build(make_ddpg, env, DDPGConfig, DDPGHyperparams, keywords, target)

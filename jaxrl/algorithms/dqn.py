@@ -17,14 +17,13 @@ from gymnasium import spaces
 from jaxrl.algorithms.common import q_learning
 from jaxrl.algorithms.common.q_heads import HeadConfig, OnlineAndTarget, best_next, check_outputs, soft_next
 from jaxrl.algorithms.common.q_learning import PRIORITIES, QLearner, actions, check_exploration, policy
-from jaxrl.builder.components import ModelArguments, ModelFn, is_own, resolve_replay
+from jaxrl.builder.components import is_own, resolve_replay
+from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup, prepare
 from jaxrl.distributions import select_actions
 from jaxrl.models import q_network
-from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import valid_mean
-from jaxrl.optimize.schedules import Schedule
-from jaxrl.replay import Draw, ReplayFn
+from jaxrl.replay import Draw
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.transitions import Transitions, example_row, transitions
 from jaxrl.replay.uniform import uniform_replay
@@ -173,44 +172,22 @@ def make_algorithm(setup: AlgorithmSetup[DQNConfig]) -> Algorithm:
     return setup.algorithm(init=init, policy=policy, act=act, learn=learn, transferable_fields=transferable_fields)
 
 
-@suggest_arguments
-def make_dqn(
-    env: EnvLike,
-    *,
-    model: Model | ModelFn | ModelArguments | None = None,
-    optimizer: Optimizer | None = None,
-    replay: ReplayFn | None = None,
-    schedules: Mapping[str, Schedule] | None = None,
-    axis_name: str | None = None,
-    **settings: Any,
-) -> Agent:
+@with_keywords_of(replay_keywords)
+def make_dqn(env: EnvLike, **keywords: Any) -> Agent:
     """Deep Q-learning (Mnih et al. 2015) for Discrete actions; by default double (van Hasselt et al. 2016), with n-step returns.
 
-    Args:
-      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
-      model: arguments of ``jaxrl.models.q_network``, such as ``{"hidden_sizes": (128, 128)}``; or a memoryless Model whose
-        outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that returns one. Default: an MLP of
-        2×64, ReLU, for vectors. With ``head``, ``dueling`` or ``noisy`` the default is a ``jaxrl.models.value_network``, and a
-        custom Model must have the outputs that the head takes; see ``jaxrl.algorithms.common.q_heads``.
-      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
-      replay: a ``ReplayFn``, (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, called with
-        ``before=1`` and ``after=n_step``; default: ``uniform_replay``, or ``prioritised_replay`` with ``prioritized``.
-      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
-      axis_name: name of the device axis that ``step`` runs under.
-      settings: fields of ``DQNConfig`` and ``DQNHyperparams``.
-
-    Raises:
-      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit together, hyperparameters out of range.
+    With ``head``, ``dueling`` or ``noisy`` the default model is a ``jaxrl.models.value_network``, and a custom Model must have
+    the outputs that the head takes; see ``jaxrl.algorithms.common.q_heads``. With ``prioritized`` the default replay is
+    ``prioritised_replay``.
     """
-    parts = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
+    settings, parts = split_keywords(make_dqn, keywords)
     prepared = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, parts)
-    config = prepared.setup.config
+    config, model = prepared.setup.config, parts["model"]
     is_ours = isinstance(model, Mapping) or is_own(model, q_network)
     check_outputs(model, is_ours, prepared.output, prepared.env.action_space, config)
     default_replay = prioritised_replay(priority_exponent=config.priority_exponent) if config.prioritized else uniform_replay
-    resolved = resolve_replay(replay, default_replay, prepared.env, config, before=1, after=config.n_step)
-    return prepared.bind(make_algorithm(replace(prepared.setup, replay=resolved)))
+    replay = resolve_replay(parts["replay"], default_replay, prepared.env, config, before=1, after=config.n_step)
+    return prepared.bind(make_algorithm(replace(prepared.setup, replay=replay)))
 
 
 RAINBOW: dict[str, Any] = {

@@ -7,7 +7,6 @@ Reads top to bottom: settings, loss, builder. Acting, the gradient and the terms
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,13 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
-from jaxrl.builder.components import ModelArguments, ModelFn
-from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
-from jaxrl.optimize import Optimizer
-from jaxrl.optimize.gradients import LossFn
-from jaxrl.optimize.schedules import Schedule
+from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
+from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.returns import discounts, vtrace
-from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
@@ -78,45 +73,10 @@ def impala_loss(
     return policy_gradient_loss(output, rollout, weight, target, rollout.valid, hp, axis_name, rho=rho, approx_kl=-log_rho)
 
 
-@suggest_arguments
-def make_impala(
-    env: EnvLike,
-    *,
-    model: Model | ModelFn | ModelArguments | None = None,
-    optimizer: Optimizer | None = None,
-    schedules: Mapping[str, Schedule] | None = None,
-    extra_losses: Sequence[LossFn] | LossFn = (),
-    intrinsic: Intrinsic | IntrinsicFn | None = None,
-    axis_name: str | None = None,
-    **settings: Any,
-) -> Agent:
+@with_keywords_of(on_policy_keywords)
+def make_impala(env: EnvLike, **keywords: Any) -> Agent:
     """IMPALA's learner (Espeholt et al. 2018): an actor-critic with V-trace and one gradient per rollout, for Discrete,
-    MultiDiscrete and Box actions. An older policy may have collected the rollout.
-
-    Args:
-      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
-      model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "lstm"}``; or a Model whose outputs are
-        ``ActorCriticOutput``, or a function of (observation_space, action_space) that returns one. Default: two MLPs of 2×64,
-        tanh, or convolutions for images.
-      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam. The paper's RMSProp is
-        ``jaxrl.optimize.clipped_rmsprop``.
-      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
-      extra_losses: one function or several, (params, rollout of ``normalized_rollout``) -> (loss to add, scalars to log).
-      intrinsic: an intrinsic reward, such as ``jaxrl.intrinsic.rnd``.
-      axis_name: name of the device axis that ``step`` runs under.
-      settings: fields of ``IMPALAConfig`` and ``IMPALAHyperparams``.
-
-    Raises:
-      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit together, hyperparameters out of range.
-    """
-    parts = {
-        "model": model,
-        "optimizer": optimizer,
-        "schedules": schedules,
-        "extra_losses": extra_losses,
-        "intrinsic": intrinsic,
-        "axis_name": axis_name,
-    }
-    prepared = prepare_actor_critic(make_impala, env, IMPALAConfig, IMPALAHyperparams, settings, parts)
+    MultiDiscrete and Box actions. An older policy may have collected the rollout. The paper's optimiser is
+    ``jaxrl.optimize.clipped_rmsprop``."""
+    prepared = prepare_actor_critic(make_impala, env, IMPALAConfig, IMPALAHyperparams, keywords)
     return one_gradient(prepared, impala_loss, tolerates_lag=True)

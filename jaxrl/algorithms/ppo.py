@@ -5,7 +5,7 @@ Reads top to bottom: settings, targets, loss, update, builder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -25,11 +25,11 @@ from jaxrl.algorithms.common.on_policy import (
     rollout_outputs,
 )
 from jaxrl.algorithms.common.ppo_objectives import SURROGATES, check_surrogate
-from jaxrl.builder.components import ModelArguments, ModelFn
+from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup
-from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
+from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.metrics import Stacked, stack, unstack
-from jaxrl.optimize import Optimizer, packing
+from jaxrl.optimize import packing
 from jaxrl.optimize.gradients import accumulated_gradient, add_losses, step_along, valid_means
 from jaxrl.optimize.minibatches import (
     check_minibatches,
@@ -39,10 +39,8 @@ from jaxrl.optimize.minibatches import (
     shuffled,
     stop_on_kl,
 )
-from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, gae
 from jaxrl.rollout.running_statistics import normalize_inputs, scale_rewards, update_statistics
-from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in
@@ -232,39 +230,14 @@ def make_algorithm(setup: AlgorithmSetup[PPOConfig]) -> Algorithm:
     return setup.algorithm(init=init, act=act, observe=observe, update=update, tolerates_lag=True)
 
 
-@suggest_arguments
-def make_ppo(
-    env: EnvLike,
-    *,
-    model: Model | ModelFn | ModelArguments | None = None,
-    optimizer: Optimizer | None = None,
-    schedules: Mapping[str, Schedule] | None = None,
-    extra_losses: Sequence[ExtraLoss] | ExtraLoss = (),
-    intrinsic: Intrinsic | IntrinsicFn | None = None,
-    axis_name: str | None = None,
-    **settings: Any,
-) -> Agent:
+@with_keywords_of(on_policy_keywords)
+def make_ppo(env: EnvLike, **keywords: Any) -> Agent:
     """Proximal policy optimisation (Schulman et al. 2017) with GAE, for Discrete, MultiDiscrete and Box actions.
 
     Args:
-      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
-      model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "gru"}``; or a Model whose outputs are
-        ``ActorCriticOutput``, or a function of (observation_space, action_space) that returns one. Default: two MLPs of 2×64,
-        tanh, or convolutions for images.
-      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
-      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
-      extra_losses: one function or several, (params, Batch) -> (loss to add, scalars to log).
-      intrinsic: an intrinsic reward, such as ``jaxrl.intrinsic.rnd``.
-      axis_name: name of the device axis that ``step`` runs under.
-      settings: fields of ``PPOConfig`` and ``PPOHyperparams``.
-
-    Raises:
-      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit together, hyperparameters out of range.
+      extra_losses: one ``ExtraLoss`` or several, (params, Batch) -> (loss to add, scalars to log).
     """
-    parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "extra_losses": extra_losses}
-    parts |= {"intrinsic": intrinsic, "axis_name": axis_name}
-    prepared = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, settings, parts)
+    prepared = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, keywords)
     config, network = prepared.setup.config, prepared.setup.model
     check_surrogate(config, prepared)
 

@@ -15,18 +15,17 @@ import jax
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.q_learning import act, check_exploration, epsilon, policy
-from jaxrl.builder.components import ModelArguments, ModelFn, check_q_values, is_own
+from jaxrl.builder.components import ModelFn, check_q_values, is_own
 from jaxrl.builder.config import RolloutConfig
+from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup, Learner, prepare
 from jaxrl.distributions import select_actions
 from jaxrl.models import q_network
-from jaxrl.optimize import Optimizer, packing
+from jaxrl.optimize import packing
 from jaxrl.optimize.gradients import descend, valid_means
 from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, shuffled
-from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout.inputs import zero_invalid
-from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, refuse_unused
 from jaxrl.types import Agent, Array, EnvLike, Metrics, Model, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in
@@ -141,34 +140,12 @@ def update(setup: AlgorithmSetup[PQNConfig], learner: Learner, rollout: Rollout)
     return setup.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
 
 
-@suggest_arguments
-def make_pqn(
-    env: EnvLike,
-    *,
-    model: Model | ModelFn | ModelArguments | None = None,
-    optimizer: Optimizer | None = None,
-    schedules: Mapping[str, Schedule] | None = None,
-    axis_name: str | None = None,
-    **settings: Any,
-) -> Agent:
-    """Parallelised Q-learning (Gallici et al. 2024) for Discrete actions.
-
-    Args:
-      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
-      model: arguments of ``jaxrl.models.q_network``, such as ``{"hidden_sizes": (128, 128)}``; or a memoryless Model whose
-        outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that returns one. Default: an MLP of
-        2×64, ReLU, for vectors, with normalised layers.
-      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
-      schedules: hyperparameter name -> function of the iteration that returns a factor on it.
-      axis_name: name of the device axis that ``step`` runs under.
-      settings: fields of ``PQNConfig`` and ``PQNHyperparams``.
-
-    Raises:
-      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit together, hyperparameters out of range.
-    """
-    parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
+@with_keywords_of(agent_keywords)
+def make_pqn(env: EnvLike, **keywords: Any) -> Agent:
+    """Parallelised Q-learning (Gallici et al. 2024) for Discrete actions. The layers of the default model are normalised."""
+    settings, parts = split_keywords(make_pqn, keywords)
     prepared = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, parts)
+    model = parts["model"]
     check_q_values(model, prepared.output, prepared.env.action_space)
     if not isinstance(model, Mapping) and not is_own(model, q_network):
         refuse_unused(

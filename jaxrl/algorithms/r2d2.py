@@ -5,7 +5,7 @@ Reads top to bottom: settings, rescaling, loss, storing, learning, builder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,21 +16,19 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
 from jaxrl.algorithms.common.q_learning import PRIORITIES, QLearner, act, check_exploration, policy
-from jaxrl.builder.components import ModelArguments, ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
+from jaxrl.builder.components import ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
 from jaxrl.builder.config import ReplayConfig
+from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup, prepare
 from jaxrl.distributions import select_actions
 from jaxrl.models import q_network
-from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import valid_means
-from jaxrl.optimize.schedules import Schedule
 from jaxrl.replay import Draw, ReplayFn
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequence_replay, sequences
 from jaxrl.replay.transitions import example_row, replay_rows
 from jaxrl.returns import bootstrap_mask, discounts, n_step_returns
 from jaxrl.rollout.inputs import zero_invalid
-from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import (
     Count,
     CountOrZero,
@@ -254,39 +252,21 @@ def check_sequences(replay: ReplayFn, setup: AlgorithmSetup[R2D2Config]) -> None
     attempt(f"replay={show(replay)}, which {must},", stored)
 
 
-@suggest_arguments
-def make_r2d2(
-    env: EnvLike,
-    *,
-    model: Model | ModelFn | ModelArguments | None = None,
-    optimizer: Optimizer | None = None,
-    replay: ReplayFn | None = None,
-    schedules: Mapping[str, Schedule] | None = None,
-    axis_name: str | None = None,
-    **settings: Any,
-) -> Agent:
+@with_keywords_of(replay_keywords)
+def make_r2d2(env: EnvLike, **keywords: Any) -> Agent:
     """R2D2 (Kapturowski et al. 2019) for Discrete actions: Q-learning with a recurrent network.
 
     Args:
-      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: arguments of ``jaxrl.models.q_network``, such as ``{"core": "lstm"}``; or a recurrent Model whose outputs are
         Q-values f32[..., n], or a function of (observation_space, action_space) that returns one. Default: for vectors, an MLP of
         2×64, ReLU, followed by a GRU of 64 units; the previous action and reward are inputs too.
-      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
       replay: a ``ReplayFn`` as returned by ``sequence_replay``. Its sequences must begin with each rollout, and its weights must
         be those of β = 1, which are raised to the power of ``importance_exponent``. Default: ``sequence_replay`` with
         ``prioritised_replay``.
-      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
-      axis_name: name of the device axis that ``step`` runs under.
-      settings: fields of ``R2D2Config`` and ``R2D2Hyperparams``.
-
-    Raises:
-      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit together, hyperparameters out of range.
     """
-    parts = {"model": model, "optimizer": optimizer, "replay": replay, "schedules": schedules, "axis_name": axis_name}
+    settings, parts = split_keywords(make_r2d2, keywords)
     prepared = prepare(make_r2d2, env, R2D2Config, R2D2Hyperparams, settings, (spaces.Discrete,), q_network, parts, memory=True)
-    config = prepared.setup.config
+    config, model, replay = prepared.setup.config, parts["model"], parts["replay"]
     check_q_values(model, prepared.output, prepared.env.action_space)
     if not is_recurrent(prepared.setup.model):
         raise TypeError(

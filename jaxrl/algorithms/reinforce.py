@@ -6,7 +6,6 @@ Reads top to bottom: settings, loss, builder. Acting, the gradient and the terms
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,14 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
-from jaxrl.builder.components import ModelArguments, ModelFn
-from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn, with_intrinsic
-from jaxrl.optimize import Optimizer
-from jaxrl.optimize.gradients import LossFn, valid_mean
+from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
+from jaxrl.intrinsic.part import with_intrinsic
+from jaxrl.optimize.gradients import valid_mean
 from jaxrl.optimize.minibatches import standardized
-from jaxrl.optimize.schedules import Schedule
 from jaxrl.returns import discounts, episode_completed, lambda_returns
-from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
@@ -77,46 +73,11 @@ def reinforce_loss(
     return total, metrics | {"charts/finished_rows": valid_mean(rollout.valid, axis_name)(known.astype(jnp.float32))}
 
 
-@suggest_arguments
-def make_reinforce(
-    env: EnvLike,
-    *,
-    model: Model | ModelFn | ModelArguments | None = None,
-    optimizer: Optimizer | None = None,
-    schedules: Mapping[str, Schedule] | None = None,
-    extra_losses: Sequence[LossFn] | LossFn = (),
-    intrinsic: Intrinsic | IntrinsicFn | None = None,
-    axis_name: str | None = None,
-    **settings: Any,
-) -> Agent:
+@with_keywords_of(on_policy_keywords)
+def make_reinforce(env: EnvLike, **keywords: Any) -> Agent:
     """REINFORCE (Williams 1992) with one gradient per rollout, from the returns of the episodes that end in it, for Discrete,
-    MultiDiscrete and Box actions.
-
-    Args:
-      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
-      model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "gru"}``; or a Model whose outputs are
-        ``ActorCriticOutput``, or a function of (observation_space, action_space) that returns one. Default: two MLPs of 2×64,
-        tanh, or convolutions for images. Its value is the baseline.
-      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
-      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
-      extra_losses: one function or several, (params, rollout of ``normalized_rollout``) -> (loss to add, scalars to log).
-      intrinsic: an intrinsic reward, such as ``jaxrl.intrinsic.rnd``.
-      axis_name: name of the device axis that ``step`` runs under.
-      settings: fields of ``REINFORCEConfig`` and ``REINFORCEHyperparams``.
-
-    Raises:
-      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit together, hyperparameters out of range or without effect.
-    """
-    parts = {
-        "model": model,
-        "optimizer": optimizer,
-        "schedules": schedules,
-        "extra_losses": extra_losses,
-        "intrinsic": intrinsic,
-        "axis_name": axis_name,
-    }
-    prepared = prepare_actor_critic(make_reinforce, env, REINFORCEConfig, REINFORCEHyperparams, settings, parts)
-    if not prepared.setup.config.baseline and (schedules or {}).keys() & {"vf_coef"} | settings.keys() & {"vf_coef"}:
+    MultiDiscrete and Box actions. The model's value is the baseline."""
+    prepared = prepare_actor_critic(make_reinforce, env, REINFORCEConfig, REINFORCEHyperparams, keywords)
+    if not prepared.setup.config.baseline and "vf_coef" in {**keywords, **prepared.setup.schedules}:
         raise ValueError("vf_coef has no effect with baseline=False: leave it out")
     return one_gradient(prepared, reinforce_loss)

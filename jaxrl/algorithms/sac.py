@@ -6,7 +6,6 @@ Reads top to bottom: settings, state, acting, losses, learning, builder.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -28,20 +27,16 @@ from jaxrl.algorithms.common.critic_ensemble import (
 from jaxrl.algorithms.common.off_policy import check_policy, init_networks, init_replay, prepare_off_policy
 from jaxrl.algorithms.common.optimistic_exploration import check_optimism, optimistic, policy
 from jaxrl.algorithms.common.quantile_critics import QuantileConfig
-from jaxrl.builder.components import ModelArguments, ModelFn
+from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.distributions import MASKED, Categorical, sample_each, select_actions
 from jaxrl.exploration.action_noise import normal_each, uniform_of
-from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import pmean, valid_mean
-from jaxrl.optimize.schedules import Schedule
-from jaxrl.replay import ReplayFn
 from jaxrl.replay.transitions import bootstrapped
 from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.rollout.collect import fold_each
-from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
 from jaxrl.spaces.action_scaling import to_environment
-from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
+from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
 
 @dataclass(frozen=True)
@@ -292,41 +287,17 @@ def make_algorithm(setup: ActorCriticSetup[SACConfig]) -> Algorithm:
     return setup.algorithm(init=init, policy=policy, act=act, learn=learn, transferable_fields=transferable_fields)
 
 
-@suggest_arguments
-def make_sac(
-    env: EnvLike,
-    *,
-    model: Model | ModelFn | ModelArguments | None = None,
-    critic: Model | ModelFn | ModelArguments | None = None,
-    optimizer: Optimizer | None = None,
-    replay: ReplayFn | None = None,
-    schedules: Mapping[str, Schedule] | None = None,
-    axis_name: str | None = None,
-    **settings: Any,
-) -> Agent:
+@with_keywords_of(actor_critic_replay_keywords)
+def make_sac(env: EnvLike, **keywords: Any) -> Agent:
     """Soft actor-critic for bounded Box actions (Haarnoja et al. 2018, 2019) and Discrete actions (Christodoulou 2019).
 
     Args:
-      env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: the policy: arguments of ``jaxrl.models.policy_network``, such as ``{"hidden_sizes": (64, 64)}``, which also apply to
         the critics if ``critic`` is not given; or a memoryless Model whose outputs are a ``TanhNormal`` in [−1, 1], or a
         ``Categorical`` for Discrete actions; or a function of (observation_space, action_space) that returns one. Default: an MLP
         of 2×256, ReLU, for vectors.
-      critic: each critic: arguments of ``jaxrl.models.action_value``; or a memoryless Model with the same inputs and outputs; or
-        a function of both spaces that returns one. Default: as the policy.
-      optimizer: hyperparams -> optax transformation, or a transformation itself, for policy and critics; default: clipped Adam.
-      replay: a ``ReplayFn``, as in ``make_dqn``, such as ``prioritised_replay``; default: ``uniform_replay``.
-      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
-      axis_name: name of the device axis that ``step`` runs under.
-      settings: fields of ``SACConfig`` and ``SACHyperparams``.
-
-    Raises:
-      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit together, hyperparameters out of range, a Box without bounds.
     """
-    parts = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
-    parts |= {"axis_name": axis_name}
-    prepared, setup = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, settings, parts, (spaces.Box, spaces.Discrete))
-    check_policy(model, prepared.output, setup.action_space)
+    prepared, setup = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, keywords, (spaces.Box, spaces.Discrete))
+    check_policy(keywords.get("model"), prepared.output, setup.action_space)
     check_settings(setup, prepared.hyperparams)
     return prepared.bind(make_algorithm(setup))

@@ -7,7 +7,6 @@ Reads top to bottom: settings, target, builder. Code shared with DDPG, including
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,13 +14,9 @@ import jax.numpy as jnp
 
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch
 from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, target_value
-from jaxrl.builder.components import ModelArguments, ModelFn
-from jaxrl.optimize import Optimizer
-from jaxrl.optimize.schedules import Schedule
-from jaxrl.replay import ReplayFn
-from jaxrl.settings.aliases import suggest_arguments
+from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
-from jaxrl.types import Agent, Array, EnvLike, Model
+from jaxrl.types import Agent, Array, EnvLike
 
 
 @dataclass(frozen=True)
@@ -65,36 +60,7 @@ def target(setup: ActorCriticSetup[TD3Config], hp: TD3Hyperparams, targets: Acto
     return target_value(setup, targets, action, update)
 
 
-@suggest_arguments
-def make_td3(
-    env: EnvLike,
-    *,
-    model: Model | ModelFn | ModelArguments | None = None,
-    critic: Model | ModelFn | ModelArguments | None = None,
-    optimizer: Optimizer | None = None,
-    replay: ReplayFn | None = None,
-    schedules: Mapping[str, Schedule] | None = None,
-    axis_name: str | None = None,
-    **settings: Any,
-) -> Agent:
-    """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018), for bounded Box actions.
-
-    Args:
-      env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
-      model: the policy: arguments of ``jaxrl.models.deterministic_policy``, such as ``{"hidden_sizes": (64, 64)}``, which also
-        apply to the critics if ``critic`` is not given; or a memoryless Model whose outputs are actions f32[..., d] in [−1, 1];
-        or a function of (observation_space, action_space) that returns one. Default: an MLP of 2×256, ReLU, for vectors.
-      critic: each critic: arguments of ``jaxrl.models.action_value``; or a memoryless Model with the same inputs and outputs; or
-        a function of both spaces that returns one. Default: as the policy.
-      optimizer: hyperparams -> optax transformation, or a transformation itself, for policy and critics; default: clipped Adam.
-      replay: a ``ReplayFn``, as in ``make_dqn``, such as ``prioritised_replay``; default: ``uniform_replay``.
-      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
-      axis_name: name of the device axis that ``step`` runs under.
-      settings: fields of ``TD3Config`` and ``TD3Hyperparams``.
-
-    Raises:
-      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
-      ValueError: sizes that do not fit together, hyperparameters out of range, a Box without bounds.
-    """
-    parts = {"model": model, "critic": critic, "optimizer": optimizer, "replay": replay, "schedules": schedules}
-    return build(make_td3, env, TD3Config, TD3Hyperparams, settings, target, **parts, axis_name=axis_name)
+@with_keywords_of(actor_critic_replay_keywords)
+def make_td3(env: EnvLike, **keywords: Any) -> Agent:
+    """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018), for bounded Box actions."""
+    return build(make_td3, env, TD3Config, TD3Hyperparams, keywords, target)

@@ -196,9 +196,8 @@ def build(
     env: EnvLike,
     config: type[DeterministicConfig],
     hyperparams: type,
-    settings: Mapping[str, Any],
+    keywords: Mapping[str, Any],
     target: TargetFn,
-    **parts: Any,
 ) -> Agent:
     """Build the agent for a builder's arguments. Parameters and errors are those of ``prepare_off_policy``.
 
@@ -206,8 +205,8 @@ def build(
       target: computes the critics' targets.
     """
     kinds = (spaces.Box,)
-    prepared, setup = prepare_off_policy(builder, env, config, hyperparams, settings, parts, kinds, network=deterministic_policy)
-    check_actions_of(parts["model"], prepared.output, setup.action_space)
+    prepared, setup = prepare_off_policy(builder, env, config, hyperparams, keywords, kinds, network=deterministic_policy)
+    check_actions_of(keywords.get("model"), prepared.output, setup.action_space)
     if setup.config.noise == "gaussian":
         refuse_unused(prepared.hyperparams, hyperparams(), ("ou_theta",), "without noise='ou'")
     return prepared.bind(make_algorithm(target, setup))

@@ -19,6 +19,7 @@ from gymnasium import spaces
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, networks
 from jaxrl.builder.components import ModelFn, check_arguments, is_recurrent, model_output, resolve_model, resolve_replay, show
 from jaxrl.builder.config import HindsightConfig
+from jaxrl.builder.keywords import split_keywords
 from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.models import action_value, policy_network
@@ -82,14 +83,14 @@ def prepare_off_policy(
     env: EnvLike,
     config: type[C],
     hyperparams: type,
-    settings: Mapping[str, Any],
-    parts: Mapping[str, Any],
+    keywords: Mapping[str, Any],
     kinds: tuple[type[spaces.Space], ...],
     network: ModelFn = policy_network,
 ) -> tuple[PreparedAgent[C], ActorCriticSetup[C]]:
-    """Call ``prepare`` for an algorithm with a policy (``model``), a ``critic`` and a ``replay`` among its parts.
+    """Call ``prepare`` for an algorithm with a policy (``model``), a ``critic`` and a ``replay``.
 
     Args:
+      keywords: those of the builder.
       kinds: the kinds of action space that the algorithm supports.
       network: function of the spaces that makes the default policy network. Other parameters are those of ``prepare``.
 
@@ -99,6 +100,7 @@ def prepare_off_policy(
     Raises:
       ValueError: a Box without bounds on all sides; settings of networks that have no effect.
     """
+    settings, parts = split_keywords(builder, keywords)
     model, critic = parts["model"], parts["critic"]
     if critic is None and isinstance(model, Mapping):
         # The arguments are for both networks. Those that a critic does not take are checked by the policy's network.

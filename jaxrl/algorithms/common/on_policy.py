@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.config import RolloutConfig
+from jaxrl.builder.keywords import split_keywords
 from jaxrl.builder.setup import AlgorithmSetup, Learner, PreparedAgent, prepare
 from jaxrl.distributions import sample_each
 from jaxrl.models import ActorCriticOutput, actor_critic
@@ -55,10 +56,10 @@ def prepare_actor_critic(
     env: EnvLike,
     config: type[C],
     hyperparams: type,
-    settings: Mapping[str, Any],
-    parts: Mapping[str, Any],
+    keywords: Mapping[str, Any],
 ) -> PreparedAgent[C]:
     """Call ``prepare`` for Discrete, MultiDiscrete and Box actions and an actor-critic model, recurrent or not."""
+    settings, parts = split_keywords(builder, keywords)
     kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
     prepared = prepare(builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True)
     check_actor_critic(parts["model"], prepared.output, prepared.env.action_space)

@@ -1,0 +1,172 @@
+"""Keywords that the builders of a family share: their types, defaults and texts, once for each family.
+
+Each function here is a family's signature and is never called. ``with_keywords_of`` gives it to a builder that takes
+``**keywords``, for type checkers, ``inspect.signature`` and ``help``. A TypedDict could not: settings, the fields of a Config and
+its Hyperparams, are keywords too, and ``Unpack`` allows no others.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from jaxrl.builder.components import ModelArguments, ModelFn
+from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn
+from jaxrl.optimize import Optimizer
+from jaxrl.optimize.gradients import LossFn
+from jaxrl.optimize.schedules import Schedule
+from jaxrl.registry import ALGORITHMS
+from jaxrl.replay import ReplayFn
+from jaxrl.settings.aliases import suggest_arguments
+from jaxrl.types import Agent, EnvLike, Model
+
+Family = TypeVar("Family", bound=Callable[..., Agent])
+
+
+def agent_keywords(
+    env: EnvLike,
+    *,
+    model: Model | ModelFn | ModelArguments | None = None,
+    optimizer: Optimizer | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Keywords of every builder. Other families document only their differences.
+
+    Args:
+      env: an id ("CartPole-v1", "envpool:CartPole-v1", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
+      model: arguments of ``jaxrl.models.q_network``, such as ``{"hidden_sizes": (128, 128)}``; or a memoryless Model whose
+        outputs are Q-values f32[..., n], or a function of (observation_space, action_space) that returns one. Default: an MLP of
+        2×64, ReLU, for vectors.
+      optimizer: hyperparams -> optax transformation, or a transformation itself; default: clipped Adam.
+      schedules: hyperparameter name -> function of the iteration (warm-up included) that returns a factor on it.
+      axis_name: name of the device axis that ``step`` runs under.
+      settings: fields of the algorithm's config and hyperparameters.
+
+    Raises:
+      TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, model or action space.
+      ValueError: sizes that do not fit together, hyperparameters out of range, settings without effect.
+    """
+    raise NotImplementedError
+
+
+def on_policy_keywords(
+    env: EnvLike,
+    *,
+    model: Model | ModelFn | ModelArguments | None = None,
+    optimizer: Optimizer | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    extra_losses: Sequence[LossFn] | LossFn = (),
+    intrinsic: Intrinsic | IntrinsicFn | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Keywords of on-policy actor-critics.
+
+    Args:
+      model: arguments of ``jaxrl.models.actor_critic``, such as ``{"core": "gru"}``; or a Model whose outputs are
+        ``ActorCriticOutput``, or a function of (observation_space, action_space) that returns one. Default: two MLPs of 2×64,
+        tanh, or convolutions for images.
+      extra_losses: one function or several, (params, rollout of ``normalized_rollout``) -> (loss to add, scalars to log).
+      intrinsic: an intrinsic reward, such as ``jaxrl.intrinsic.rnd``.
+    """
+    raise NotImplementedError
+
+
+def replay_keywords(
+    env: EnvLike,
+    *,
+    model: Model | ModelFn | ModelArguments | None = None,
+    optimizer: Optimizer | None = None,
+    replay: ReplayFn | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Keywords of Q-learning with replay.
+
+    Args:
+      replay: a ``ReplayFn``, (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, called with
+        ``before=1`` and ``after=n_step``; default: ``uniform_replay``.
+    """
+    raise NotImplementedError
+
+
+def actor_critic_replay_keywords(
+    env: EnvLike,
+    *,
+    model: Model | ModelFn | ModelArguments | None = None,
+    critic: Model | ModelFn | ModelArguments | None = None,
+    optimizer: Optimizer | None = None,
+    replay: ReplayFn | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Keywords of algorithms that learn a policy and critics from replay.
+
+    Args:
+      env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
+      model: the policy: arguments of ``jaxrl.models.deterministic_policy``, such as ``{"hidden_sizes": (64, 64)}``, which also
+        apply to the critics if ``critic`` is not given; or a memoryless Model whose outputs are actions f32[..., d] in [−1, 1];
+        or a function of (observation_space, action_space) that returns one. Default: an MLP of 2×256, ReLU, for vectors.
+      critic: each critic: arguments of ``jaxrl.models.action_value``; or a memoryless Model with the same inputs and outputs; or
+        a function of both spaces that returns one. Default: as the policy.
+      optimizer: hyperparams -> optax transformation, or a transformation itself, for policy and critics; default: clipped Adam.
+      replay: a ``ReplayFn``, as in ``make_dqn``, such as ``prioritised_replay``; default: ``uniform_replay``.
+
+    Raises:
+      ValueError: sizes that do not fit together, hyperparameters out of range, settings without effect, a Box without bounds.
+    """
+    raise NotImplementedError
+
+
+def with_keywords_of(family: Family) -> Callable[[Callable[..., Agent]], Family]:
+    """Return a decorator of a builder ``(env, **keywords)``: it takes the family's keywords, and its docstring lists them.
+
+    The builder's docstring documents what differs; each entry of its Args and Raises replaces the family's. Its errors are those
+    of ``suggest_arguments`` as well.
+    """
+
+    def decorate(builder: Callable[..., Agent]) -> Family:
+        checked: Any = suggest_arguments(builder)
+        checked.__signature__ = inspect.signature(family)
+        if builder.__doc__:  # python -OO leaves none
+            checked.__doc__ = composed(builder, family)
+        return cast(Family, checked)
+
+    return decorate
+
+
+def split_keywords(builder: Callable[..., Agent], keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return ``(settings, parts)``: parts are the keywords that the builder's signature lists, given or with their defaults."""
+    named = [p for p in inspect.signature(builder).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    parts = {p.name: keywords.get(p.name, p.default) for p in named}
+    return {name: value for name, value in keywords.items() if name not in parts}, parts
+
+
+# ------------------------------------------------------------------------------------------------------------------ docstrings
+
+
+def composed(builder: Callable[..., Agent], family: Callable[..., Agent]) -> str:
+    """Return the builder's docstring with the Args and Raises of its family that it does not replace."""
+    sources = (agent_keywords, family, builder)
+    args, errors = ({name: text for f in sources for name, text in entries(f, part).items()} for part in ("Args", "Raises"))
+    if entry := ALGORITHMS.get(builder.__name__.removeprefix("make_")):
+        args["settings"] = f"fields of ``{entry.config}`` and ``{entry.hyperparams}``."
+    args = {name: args[name] for name in inspect.signature(family).parameters}
+    about = re.split(r"^(?:Args|Raises):$", inspect.getdoc(builder) or "", maxsplit=1, flags=re.MULTILINE)[0].rstrip()
+    sections = (
+        f"{part}:\n" + "\n".join(f"  {name}: {text}" for name, text in texts.items())
+        for part, texts in (("Args", args), ("Raises", errors))
+    )
+    return "\n\n".join((about, *sections))
+
+
+def entries(function: Callable[..., Any], part: str) -> dict[str, str]:
+    """Return the entries of a part of a docstring, ``Args`` or ``Raises``, by name."""
+    block = re.search(rf"^{part}:\n((?:  .*\n?|\n)+)", inspect.getdoc(function) or "", re.MULTILINE)
+    return dict(re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block[1] if block else "", re.MULTILINE))
