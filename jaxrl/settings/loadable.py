@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 T = TypeVar("T", bound=Callable[..., Any])
 
 Kind = Literal["model", "optimizer", "replay", "intrinsic", "value"]
-"""What a call returns: a ``Model``, an optax transformation, a ``Replay`` or an ``Intrinsic``. A "value" can only be an argument
+"""Result of a call: a ``Model``, an optax transformation, a ``Replay`` or an ``Intrinsic``. A "value" can only be an argument
 of another part, such as a custom network."""
 
 KINDS: dict[str, Kind] = {
