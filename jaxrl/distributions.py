@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.settings.loadable import component
 from jaxrl.spaces.action_scaling import within
 from jaxrl.types import Array, Key
 from jaxrl.xla.fast_random import unrolled
@@ -59,6 +60,7 @@ LACKING = 2 * MASKED
 """Logit that pads a dimension of a MultiDiscrete space with fewer choices than others: below all others, masked or not."""
 
 
+@component("value")
 class Categorical(NamedTuple):
     """Categorical distribution over ``{0, …, n − 1}``, from unnormalised log-probabilities."""
 
@@ -141,6 +143,7 @@ def _entropy_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, 
     return entropy, -(jnp.exp(log_p) * (log_p + entropy[..., None]) * change).sum(-1)
 
 
+@component("value")
 class MultiCategorical(NamedTuple):
     """Independent Categoricals, one per dimension of a MultiDiscrete space; log-probabilities, entropies and divergences add."""
 
@@ -181,6 +184,7 @@ class MultiCategorical(NamedTuple):
         return Categorical(self.logits).kl(Categorical(other.logits)).sum(-1)
 
 
+@component("value")
 class Normal(NamedTuple):
     """A diagonal Gaussian over the last axis."""
 
@@ -222,6 +226,7 @@ WEIGHTS = WEIGHTS / WEIGHTS.sum()
 """Nodes z and weights w of Gauss–Hermite quadrature: Σ w·f(z) ≈ E[f(Z)] for a standard normal Z."""
 
 
+@component("value")
 class TanhNormal(NamedTuple):
     """A diagonal Gaussian x ~ N(mean, σ²), squashed between bounds in each component: low + (high − low)·(tanh x + 1)/2
     (Haarnoja et al. 2018, *Soft Actor-Critic Algorithms and Applications*, appendix C).

@@ -14,9 +14,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxrl.builder.trusted_imports import PATH, RESULTS, check_trust, check_trusted, import_object, import_part, remember
+from jaxrl.builder.trusted_imports import PATH, check_trust, check_trusted, import_object, import_part, remember
 from jaxrl.registry import ALGORITHMS, title_of
 from jaxrl.settings.aliases import nearest
+from jaxrl.settings.loadable import KINDS, Kind
 from jaxrl.types import Agent, Env, HostEnv, Model
 
 
@@ -45,13 +46,13 @@ def describe(part: Any, role: str = "part") -> Any:
     return {"unimportable": repr(part)}
 
 
-def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), result: str | None = None) -> Any:
+def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), kind: Kind | None = None) -> Any:
     """Rebuild an object from its description; the inverse of ``describe``.
 
     Args:
       where: name of the part, for errors.
       trust: packages or modules that may be imported.
-      result: required return type of the part, if it is a function of jaxrl: see ``jaxrl.builder.trusted_imports``.
+      kind: required kind of the part, if it is a component of jaxrl: see ``jaxrl.settings.loadable``.
 
     Raises:
       ValueError: a part cannot be imported, or is not trusted.
@@ -73,9 +74,9 @@ def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), result
             raise ValueError(f"{where} cannot be rebuilt: a Model is the functions {', '.join(Model._fields)}")
         return Model(**functions)
     if "import" in data:
-        return import_part(data["import"], where, trust, result)
+        return import_part(data["import"], where, trust, kind)
     if "partial" in data:
-        function = realize(data["partial"], where, trust=trust, result=result)
+        function = realize(data["partial"], where, trust=trust, kind=kind)
         args, kwargs = rebuild(data.get("args"), where), rebuild(data.get("kwargs"), where)
         if not (callable(function) and isinstance(args, list) and isinstance(kwargs, dict)):
             raise ValueError(f"{where} cannot be rebuilt: a partial is a function, a list of args and a mapping of kwargs")
@@ -179,7 +180,7 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
     if isinstance(env := described.get("env"), str):
         check_env_id(env, trust)
     builder = _builder(spec["builder"], trust)
-    arguments = {name: realize(data, name, trust=trust, result=RESULTS.get(name)) for name, data in described.items()}
+    arguments = {name: realize(data, name, trust=trust, kind=KINDS.get(name)) for name, data in described.items()}
     if isinstance(env, str):
         check_factory(env, trust)
     agent = builder(**arguments, **overrides)

@@ -1,7 +1,7 @@
 """Restrictions on imports named by data, so that a run folder, checkpoint or sweep file from someone else cannot run code.
 
-A part may come from the packages of jaxrl that contain only parts (``ROOMS``), from a package that the user names (``trust``),
-or may have been passed to a builder in this process before. Everything else is refused before it is imported.
+A part may be a component of jaxrl (``jaxrl.settings.loadable``), may come from a package that the user names (``trust``), or may
+have been passed to a builder in this process before. Everything else is refused before it is imported.
 """
 
 from __future__ import annotations
@@ -12,12 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-ROOMS = ("jaxrl.distributions", "jaxrl.intrinsic", "jaxrl.models", "jaxrl.optimize", "jaxrl.replay")
-"""Packages whose functions, with any arguments, never read or write files, start processes or import modules. Data must not name
-the rest of jaxrl: ``jaxrl.envs:make_env``, for example, can import anything."""
-
-RESULTS = {"intrinsic": "Intrinsic", "model": "Model", "optimizer": "GradientTransformation", "replay": "Replay"}
-"""Keyword of a builder -> suffix of the annotated return type that a function of jaxrl must have to be called for it."""
+from jaxrl.settings.loadable import Kind, kind_of
 
 PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -78,27 +73,31 @@ def import_object(path: str) -> Any:
     return functools.reduce(getattr, name.split("."), importlib.import_module(module))
 
 
-def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | None = None, role: str = "part") -> Any:
+def import_part(path: Any, where: str, trust: Sequence[str] = (), kind: Kind | None = None, role: str = "part") -> Any:
     """Import the function or class at ``module:qualified.name``, if that is allowed.
 
     Args:
       where: name of the agent's part, for errors.
       trust: packages that the user trusts.
-      result: suffix of the annotated return type that a function of jaxrl must have.
-      role: "part", "builder" or "env"; ``ROOMS`` contain only parts.
+      kind: kind that a component of jaxrl must have; None allows all kinds.
+      role: "part", "builder" or "env"; components of jaxrl are parts.
 
     Raises:
       Untrusted: the import is not allowed. Nothing was imported, except possibly a module that may be imported.
-      ValueError: the object does not exist.
+      ValueError: the object does not exist, or is a component of another kind.
     """
     if not isinstance(path, str) or not PATH.fullmatch(path):
         raise ValueError(f"{where} cannot be rebuilt: {path!r} must have the form 'module:function'")
+    if role == "part" and (found_kind := kind_of(path)):
+        if kind not in (None, found_kind):
+            raise ValueError(
+                f"{where} is {path!r}, which does not return an agent's {kind}, so it does not come from a run of jaxrl"
+            )
+        return import_object(path)
+    check_trusted(path, where, trust, role)
     module, _, name = path.partition(":")
-    from_room = role == "part" and _in(module, ROOMS)
-    if not from_room:
-        check_trusted(path, where, trust, role)
     try:
-        if not from_room and (role, path) in _OURS:
+        if (role, path) in _OURS:
             return import_object(path)
         found = importlib.import_module(module)
         *classes, last = name.split(".")
@@ -113,17 +112,16 @@ def import_part(path: Any, where: str, trust: Sequence[str] = (), result: str | 
         raise ValueError(f"{where} cannot be rebuilt: {path!r} cannot be imported here ({error}){fix}") from error
     # A partial has no __module__.
     home = module if isinstance(found, functools.partial) else getattr(found, "__module__", None)
-    if not isinstance(home, str) or not (_in(home, ROOMS) or (not from_room and is_trusted(f"{home}:{last}", trust))):
+    if not isinstance(home, str) or not (is_trusted(f"{home}:{last}", trust) or _is_component(found, home)):
         advice = "" if _in(str(home), ("jaxrl",)) else ", which you would have to trust too"
         raise Untrusted(f"{where} is {path!r}, which {module!r} does not define itself: it comes from {home!r}{advice}")
-    if from_room and result and not _promises(found, result):
-        raise ValueError(f"{where} is {path!r}, which does not return {result}, so it does not come from a run of jaxrl")
     return found
 
 
-def _promises(function: Any, result: str) -> bool:
-    annotation = getattr(function, "__annotations__", {}).get("return")
-    return str(getattr(annotation, "__name__", annotation)).endswith(result)
+def _is_component(found: Any, home: str) -> bool:
+    """Return whether an object that a trusted module has imported from ``home`` is a component of jaxrl."""
+    path = f"{home}:{getattr(found, '__qualname__', '')}"
+    return kind_of(path) is not None and import_object(path) is found
 
 
 def _in(module: str, packages: Iterable[str]) -> bool:

@@ -6,5 +6,3 @@ from jaxrl.intrinsic.distillation import RNDConfig, rnd
 from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn
 
 __all__ = ["Intrinsic", "IntrinsicFn", "RNDConfig", "rnd"]
-
-rnd.__module__ = __name__  # specs store this name, which stays the same if the module's file moves

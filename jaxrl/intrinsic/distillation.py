@@ -39,6 +39,7 @@ from jaxrl.rollout.running_statistics import (
     update_reward_statistics,
 )
 from jaxrl.settings.aliases import nearest
+from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, PositiveUnit, Unit, checked, setting_types
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Key, Model, PyTree, Rollout, StepInput
@@ -124,6 +125,7 @@ class Embedding(nn.Module):
         return dense(self.size, self.gain, "out")(x)
 
 
+@component("intrinsic", home="jaxrl.intrinsic")
 def rnd(
     observation_space: spaces.Space,
     action_space: spaces.Space,

@@ -22,6 +22,7 @@ from jaxrl.models.networks import ActorCritic, QNetwork, RecurrentActorCritic, R
 from jaxrl.models.settings import make_network
 from jaxrl.models.values import QuantileOutput, value_network
 from jaxrl.models.wrap import from_linen, from_nnx
+from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import check_switches
 from jaxrl.types import Model
 
@@ -53,24 +54,8 @@ __all__ = [
     "value_network",
 ]
 
-for _public in (
-    action_value,
-    board_convolution,
-    dense,
-    deterministic_policy,
-    drawn_at_once,
-    encode_space,
-    from_linen,
-    from_nnx,
-    orthogonal,
-    polar,
-    policy_network,
-    split_mask,
-    value_network,
-):
-    _public.__module__ = __name__  # stored in specs, so it must not change when a function moves to another file
 
-
+@component("model")
 def actor_critic(
     observation_space: spaces.Space,
     action_space: spaces.Space,
@@ -151,6 +136,7 @@ def actor_critic(
     )
 
 
+@component("model")
 def q_network(
     observation_space: spaces.Space,
     action_space: spaces.Space,

@@ -17,6 +17,7 @@ from jaxrl.models.initialisers import dense
 from jaxrl.models.settings import make_network
 from jaxrl.models.torso import Network, Torso
 from jaxrl.models.wrap import from_linen
+from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import Range, check_count, check_number
 from jaxrl.types import Array, Model, StepInput
 
@@ -61,6 +62,7 @@ class ActionValue(nn.Module):
         return values if self.num_outputs else values[..., 0]
 
 
+@component("model", home="jaxrl.models")
 def policy_network(
     observation_space: spaces.Space,
     action_space: spaces.Space,
@@ -105,6 +107,7 @@ def policy_network(
     return from_linen(PolicyNetwork(network, action_space, False))
 
 
+@component("model", home="jaxrl.models")
 def deterministic_policy(
     observation_space: spaces.Space,
     action_space: spaces.Space,
@@ -146,6 +149,7 @@ def deterministic_policy(
     return from_linen(PolicyNetwork(network, action_space, True))
 
 
+@component("model", home="jaxrl.models")
 def action_value(
     observation_space: spaces.Space,
     action_space: spaces.Space,

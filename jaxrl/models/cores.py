@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.models.initialisers import drawn_at_once
+from jaxrl.settings.loadable import component
 from jaxrl.types import Array, Key, Model, PyTree, StepInput
 
 
@@ -52,6 +53,7 @@ CORES = {
 }
 
 
+@component("model")
 def recurrent(network: Any, initial_carry: Callable[[int], PyTree]) -> Model:
     """Build the ``Model`` of a network in three parts: ``encode`` and ``heads`` for all rows at once, ``core`` for one step."""
 

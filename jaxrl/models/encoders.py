@@ -10,10 +10,12 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.models.initialisers import ACTIVATIONS, compute_type, dense
+from jaxrl.settings.loadable import component
 from jaxrl.spaces.action_masks import MASK_KEY
 from jaxrl.types import Array, PyTree
 
 
+@component("value", home="jaxrl.models")
 def split_mask(obs: PyTree) -> tuple[PyTree, Array | None]:
     """Split a Dict observation into the rest and its ``action_mask`` (None if it has no mask)."""
     if isinstance(obs, dict) and MASK_KEY in obs:
@@ -21,6 +23,7 @@ def split_mask(obs: PyTree) -> tuple[PyTree, Array | None]:
     return obs, None
 
 
+@component("value", home="jaxrl.models")
 def encode_space(space: spaces.Space, x: PyTree) -> Array:
     """Flatten a value of ``space`` to f32[..., features]: Discrete one-hot, uint8 scaled to [0, 1], Dict entries concatenated."""
     if isinstance(space, spaces.Discrete):
@@ -57,6 +60,7 @@ def _flat(space: spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete, x: Arra
     return x.reshape((*x.shape[: x.ndim - len(space.shape)], math.prod(space.shape)))
 
 
+@component("value")
 class MLP(nn.Module):
     """Dense layers, each followed by optional layer normalisation (Ba et al. 2016) and the activation."""
 

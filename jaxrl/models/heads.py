@@ -12,11 +12,13 @@ from gymnasium import spaces
 from jaxrl.distributions import MASKED, Categorical, MultiCategorical, Normal, TanhNormal
 from jaxrl.models.encoders import split_mask
 from jaxrl.models.initialisers import dense
+from jaxrl.settings.loadable import component
 from jaxrl.spaces.action_masks import MASK_KEY, flat_mask, some_allowed
 from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Array, PyTree
 
 
+@component("value")
 class ActorCriticOutput(NamedTuple):
     """Output of an actor-critic, as PPO and similar algorithms need it."""
 
@@ -26,6 +28,7 @@ class ActorCriticOutput(NamedTuple):
     """f32[...]"""
 
 
+@component("value")
 class PolicyHead(nn.Module):
     """Policy head: logits for a Discrete or MultiDiscrete space; mean and a state-independent log_std, initially 0, for a Box."""
 

@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from jaxrl.models.convolution import Conv, convolution
 from jaxrl.models.initialisers import ACTIVATIONS, compute_type, orthogonal
+from jaxrl.settings.loadable import component
 from jaxrl.types import Array
 
 LAYOUTS = ("auto", "HWC", "CHW")
@@ -44,6 +45,7 @@ def as_image(space: spaces.Box, x: Array, layout: str = "auto") -> Array:
     return jnp.moveaxis(x, -3, -1) if layout_of(space, layout) == "CHW" else x
 
 
+@component("value")
 class NatureCNN(nn.Module):
     """Three convolutions (Mnih et al. 2015): 32 of 8×8, stride 4; 64 of 4×4, stride 2; 64 of 3×3.
 
@@ -65,6 +67,7 @@ class NatureCNN(nn.Module):
         return x.reshape((*lead, -1))
 
 
+@component("value")
 class ImpalaCNN(nn.Module):
     """The deep residual network of IMPALA (Espeholt et al. 2018, figure 3, right): 3 blocks of 16, 32 and 32 channels.
 
@@ -91,6 +94,7 @@ class ImpalaCNN(nn.Module):
         return act(x).reshape((*lead, -1))
 
 
+@component("value")
 class MinAtarCNN(nn.Module):
     """One layer of 16 3×3 convolutions (Young & Tian 2019). A 10×10 board gives 1,024 features."""
 
@@ -124,6 +128,7 @@ DENSE = {"nature": (512,), "mnih2013": (256,), "impala": (256,), "minatar": (128
 """Hidden layers after the convolutions, as in the papers."""
 
 
+@component("value", home="jaxrl.models")
 def board_convolution(x: Array, kernel: Array, method: str = "auto") -> Array:
     """Convolve x[..., H, W, C] with kernel[h, w, C, F], stride 1, no padding: [..., H − h + 1, W − w + 1, F].
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.models.matmul import dense_layer
+from jaxrl.settings.loadable import component
 from jaxrl.types import Array, Key, PyTree
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu, "elu": jax.nn.elu, "silu": jax.nn.silu}
@@ -25,6 +26,7 @@ def compute_type(dtype: str) -> Any:
     return {"float32": jnp.float32, "bfloat16": jnp.bfloat16}[dtype]
 
 
+@component("value", home="jaxrl.models")
 def polar(x: Array) -> Array:
     """Compute the (semi-)orthogonal matrix nearest to ``x``, f32[rows, columns], with matmuls only.
 
@@ -37,6 +39,7 @@ def polar(x: Array) -> Array:
     return x if rows >= columns else x.T
 
 
+@component("value")
 class OrthogonalKernel(struct.PyTreeNode, nn.meta.AxisMetadata[Array]):
     """Kernel from the initialiser ``orthogonal``, boxed so that ``drawn_at_once`` can find and redraw it."""
 
@@ -57,6 +60,7 @@ class OrthogonalKernel(struct.PyTreeNode, nn.meta.AxisMetadata[Array]):
         return self
 
 
+@component("value", home="jaxrl.models")
 def orthogonal(gain: float = math.sqrt(2)) -> Callable[..., OrthogonalKernel]:
     """Return an initialiser for flax's layers, a (semi-)orthogonal matrix times ``gain``.
 
@@ -75,6 +79,7 @@ def _drawn_alone(key: Key, shape: tuple[int, ...]) -> Array:
     return polar(jax.random.normal(key, (math.prod(shape[:-1]), shape[-1]))).reshape(shape)
 
 
+@component("value", home="jaxrl.models")
 def drawn_at_once(key: Key, variables: PyTree) -> PyTree:
     """Unbox the variables of a flax network's ``init`` and redraw all orthogonal kernels from one draw.
 
@@ -110,6 +115,7 @@ class Dense(nn.Dense):
         return stored if getattr(stored, "shape", None) == shape else self.param(name, init, shape, self.param_dtype)
 
 
+@component("value", home="jaxrl.models")
 def dense(
     features: int, gain: float = math.sqrt(2), name: str | None = None, *, use_bias: bool = True, dtype: str = "float32"
 ) -> Dense:

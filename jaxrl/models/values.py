@@ -16,6 +16,7 @@ from jaxrl.models.matmul import dense_layer
 from jaxrl.models.settings import make_network
 from jaxrl.models.torso import Network, Torso
 from jaxrl.models.wrap import from_linen
+from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import Range, check_count, check_number, check_switches
 from jaxrl.types import Array, Model, StepInput
 from jaxrl.xla.fast_random import unrolled
@@ -24,6 +25,7 @@ NUM_COSINES = 64
 """Number of cosines in the embedding of a fraction (Dabney et al. 2018b, section 3.1)."""
 
 
+@component("value")
 class QuantileOutput(NamedTuple):
     """Quantiles of the return at some fractions."""
 
@@ -115,6 +117,7 @@ class ValueNetwork(nn.Module):
         return jax.nn.relu(dense(features, name="fraction", dtype=self.network.dtype)(cosines))
 
 
+@component("model", home="jaxrl.models")
 def value_network(
     observation_space: spaces.Space,
     action_space: spaces.Space,

@@ -13,12 +13,14 @@ from flax import nnx
 
 from jaxrl.models.initialisers import drawn_at_once
 from jaxrl.rollout.autoreset import expand_mask
+from jaxrl.settings.loadable import component
 from jaxrl.types import Key, Model, PyTree, StepInput
 
 Forward = Callable[[PyTree, PyTree, StepInput, Key | None], tuple[PyTree, Any]]
 """One step of a module: (params, carry, inputs, key) -> (carry, outputs)."""
 
 
+@component("model", home="jaxrl.models")
 def from_linen(
     module: nn.Module, *, initial_carry: Callable[[int], PyTree] | None = None, rngs: Sequence[str] = ("dropout", "noise")
 ) -> Model:
@@ -54,6 +56,7 @@ def from_linen(
     return _model(init, forward, initial_carry)
 
 
+@component("model", home="jaxrl.models")
 def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], *, initial_carry: Callable[[int], PyTree] | None = None) -> Model:
     """Return the ``Model`` of a flax.nnx module. Its parameters are a plain dictionary.
 

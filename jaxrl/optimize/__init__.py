@@ -11,6 +11,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from jaxrl.settings.aliases import nearest
+from jaxrl.settings.loadable import component
 from jaxrl.types import Array, PyTree
 
 OptimizerFn: TypeAlias = Callable[[Any], optax.GradientTransformation]
@@ -19,6 +20,7 @@ Optimizer: TypeAlias = OptimizerFn | optax.GradientTransformation
 """``optimizer`` of a builder. A plain transformation reads no hyperparameters."""
 
 
+@component("optimizer")
 def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
     """Return Adam (Kingma & Ba 2015) at ``learning_rate``, after clipping the gradient's global norm to ``max_grad_norm``.
 
@@ -53,6 +55,7 @@ def _clip_by_global_norm(max_norm: Array) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
+@component("optimizer")
 def clipped_rmsprop(hyperparams: Any, *, decay: float = 0.99, eps: float = 1e-5) -> optax.GradientTransformation:
     """Return RMSProp without momentum (Mnih et al. 2016, section 4), after clipping the global norm to ``max_grad_norm``.
 

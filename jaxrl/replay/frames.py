@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxrl.replay import Draw, Replay, ReplayFn
 from jaxrl.replay.uniform import check_offset, uniform_replay
 from jaxrl.rollout.autoreset import expand_mask
+from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import check_count
 from jaxrl.types import Array
 
@@ -28,6 +29,7 @@ class Frames(NamedTuple):
     after: int
 
 
+@component("value")
 def frame_replay(num_frames: int, replay: ReplayFn = uniform_replay, *, axis: int = -1) -> ReplayFn:
     """Wrap ``replay`` for observations of ``num_frames`` stacked frames, oldest first, so that it stores only the newest frame.
 

@@ -19,6 +19,7 @@ from jaxrl.replay import Draw, Replay, ReplayFn, Rows
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.uniform import check_env_id, check_offset
 from jaxrl.rollout.autoreset import expand_mask
+from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import Range, check_number
 from jaxrl.spaces.goals import ACHIEVED, DESIRED
 from jaxrl.types import Array, ComputeRewardFn, Key, PyTree
@@ -83,6 +84,7 @@ class Hindsight(NamedTuple):
     after: int
 
 
+@component("value")
 def hindsight_replay(
     replay: ReplayFn, compute_reward: ComputeRewardFn, *, strategy: Strategy = "future", share: float = 0.8
 ) -> ReplayFn:

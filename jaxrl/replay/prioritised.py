@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxrl.replay import Draw, Replay, ReplayFn, Rows, uniform
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.uniform import ReplayState, Ring, make_ring
+from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import Range, check_number
 from jaxrl.types import Array, Key
 from jaxrl.xla.fast_random import unrolled
@@ -48,6 +49,7 @@ class Exponents(NamedTuple):
     importance: float
 
 
+@component("value")
 def prioritised_replay(*, priority_exponent: float = 0.6, importance_exponent: float = 1.0) -> ReplayFn:
     """Return a function that makes a ring like ``uniform_replay``, with draws in proportion to priorities.
 

@@ -18,6 +18,7 @@ from jaxrl.replay import Draw, Replay, ReplayFn, Rows, uniform
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.uniform import ReplayState, Ring, make_ring
 from jaxrl.rollout.autoreset import next_input
+from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import check_count
 from jaxrl.types import Array, Key, PyTree, StepInput
 
@@ -58,6 +59,7 @@ class Parts(NamedTuple):
     period: int
 
 
+@component("value")
 def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None) -> ReplayFn:
     """Return a function that makes a replay of whole sequences.
 

@@ -19,6 +19,7 @@ import numpy as np
 from jaxrl.replay import Draw, Replay, Rows
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.row_layout import Records, check_rows, layout_of, pack
+from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import check_count
 from jaxrl.types import Array, Key, PyTree
 from jaxrl.xla.fast_random import integers_below, unrolled
@@ -65,6 +66,7 @@ class Ring(NamedTuple):
         return -(-self.capacity // self.rows_per_add) * self.rows_per_add
 
 
+@component("replay")
 def uniform_replay(capacity: int, num_envs: int, rows_per_add: int, *, before: int = 0, after: int = 1) -> Replay:
     """Return a replay that holds exactly the newest ``capacity`` rows of each of ``num_envs`` environments.
 

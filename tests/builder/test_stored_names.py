@@ -11,11 +11,12 @@ import jax
 import pytest
 
 from jaxrl.algorithms.presets import PRESETS
-from jaxrl.builder import trusted_imports
 from jaxrl.builder.spec import describe
 from jaxrl.builder.trusted_imports import import_object, import_part
 from jaxrl.intrinsic import rnd
+from jaxrl.settings.loadable import KINDS, MODULES, components
 from tests.helpers.agents import every_algorithm, small
+from tests.helpers.fresh_python import in_fresh_python
 from tests.helpers.paths import ROOT
 
 BUILDERS = [
@@ -38,9 +39,32 @@ COMPONENTS = {
     "optimizer": ["jaxrl.optimize:clipped_adam", "jaxrl.optimize:clipped_rmsprop"],
     "replay": ["jaxrl.replay.uniform:uniform_replay"],
 }
-"""Builder keyword -> names that a folder may store there. Arguments of these may be one of ``VALUES``."""
-VALUES = ["jaxrl.distributions:Categorical", "jaxrl.distributions:MultiCategorical", "jaxrl.distributions:Normal"]
-VALUES += ["jaxrl.distributions:TanhNormal"]
+"""Builder keyword -> names that a folder may store there. Arguments of these, and of custom parts, may be one of ``VALUES``."""
+VALUES = [
+    "jaxrl.distributions:Categorical",
+    "jaxrl.distributions:MultiCategorical",
+    "jaxrl.distributions:Normal",
+    "jaxrl.distributions:TanhNormal",
+    "jaxrl.models.encoders:MLP",
+    "jaxrl.models.heads:ActorCriticOutput",
+    "jaxrl.models.heads:PolicyHead",
+    "jaxrl.models.images:ImpalaCNN",
+    "jaxrl.models.images:MinAtarCNN",
+    "jaxrl.models.images:NatureCNN",
+    "jaxrl.models.initialisers:OrthogonalKernel",
+    "jaxrl.models.values:QuantileOutput",
+    "jaxrl.models:board_convolution",
+    "jaxrl.models:dense",
+    "jaxrl.models:drawn_at_once",
+    "jaxrl.models:encode_space",
+    "jaxrl.models:orthogonal",
+    "jaxrl.models:polar",
+    "jaxrl.models:split_mask",
+    "jaxrl.replay.frames:frame_replay",
+    "jaxrl.replay.hindsight:hindsight_replay",
+    "jaxrl.replay.prioritised:prioritised_replay",
+    "jaxrl.replay.sequence:sequence_replay",
+]
 
 STATES = Path(__file__).parent / "stored_names.json"
 """Algorithm -> names of a state's leaves in a checkpoint. ``python -m tests.builder.test_stored_names`` adds new leaves."""
@@ -54,11 +78,20 @@ def test_a_name_leads_to_what_it_names(path: str) -> None:
 
 @pytest.mark.parametrize(("keyword", "path"), [(keyword, path) for keyword, paths in COMPONENTS.items() for path in paths])
 def test_components_of_a_folder_are_trusted(keyword: str, path: str) -> None:
-    assert import_part(path, keyword, result=trusted_imports.RESULTS[keyword]) is import_object(path)
+    assert import_part(path, keyword, kind=KINDS[keyword]) is import_object(path)
 
 
-def test_rooms_that_data_may_name() -> None:
-    assert trusted_imports.ROOMS == ("jaxrl.distributions", "jaxrl.intrinsic", "jaxrl.models", "jaxrl.optimize", "jaxrl.replay")
+def test_the_table_has_exactly_the_stored_names() -> None:
+    listed = {path: keyword for keyword, paths in COMPONENTS.items() for path in paths} | dict.fromkeys(VALUES, "value")
+    assert components() == listed
+
+
+def test_the_module_of_a_stored_name_fills_the_table() -> None:
+    """Also in a process that has imported nothing else of jaxrl."""
+    paths = [*VALUES, *(path for paths in COMPONENTS.values() for path in paths)]
+    code = "from jaxrl.settings.loadable import kind_of\nalone = not {'jax', 'flax'} & set(sys.modules)\n"
+    found = in_fresh_python(f"{code}result = [alone, [path for path in {paths!r} if kind_of(path) is None]]")
+    assert found == [True, []] and {path.partition(":")[0] for path in paths} == set(MODULES)
 
 
 def test_results_name_builders_and_components_that_are_listed() -> None:

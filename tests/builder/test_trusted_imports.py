@@ -24,7 +24,7 @@ import pytest
 import jaxrl
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.builder.spec import build_again, check_env_id, modules_outside, unimportable_parts
-from jaxrl.builder.trusted_imports import ROOMS, Untrusted, check_trust, import_part
+from jaxrl.builder.trusted_imports import Untrusted, check_trust, import_part
 from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.evaluation.evaluate_runs import EvaluationSettings, evaluate_run
@@ -32,6 +32,7 @@ from jaxrl.runtime.logs.provenance import commit
 from jaxrl.runtime.logs.run_folder import RunFolder
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from jaxrl.runtime.training_loop.run_files import RunFiles, RunOutput
+from jaxrl.settings.loadable import KINDS, MODULES, component
 from tests.helpers.agents import SMALL_ACTOR_CRITIC, cartpole, gymnax_id, small_ppo, tiny
 
 SETTINGS: dict[str, Any] = {"eval_episodes": 2, "tensorboard": False}
@@ -346,9 +347,9 @@ def test_jaxrl_as_a_whole_cannot_be_trusted() -> None:
 REACHING_OUT = ("importlib", "import os", "import sys", "subprocess", "callback", "open(", "load(", "eval(", "exec(")
 
 
-def test_rooms_hold_nothing_that_reaches_out() -> None:
-    """A package's functions may be called with any arguments, so none of them may have side effects or import by name."""
-    for room in ROOMS:
+def test_packages_of_components_hold_nothing_that_reaches_out() -> None:
+    """Components may be called with any arguments, so what they call must not have side effects or import by name."""
+    for room in {".".join(module.split(".")[:2]) for module in MODULES}:
         home = Path(import_module(room).__file__ or "")
         for file in home.parent.rglob("*.py") if home.name == "__init__.py" else [home]:
             assert not [word for word in REACHING_OUT if re.search(rf"(?<!\w){re.escape(word)}", file.read_text())], file
@@ -359,13 +360,62 @@ def test_what_jaxrl_gives_must_be_what_the_keyword_says() -> None:
     for keyword, path in (
         ("model", "jaxrl.optimize:clipped_adam"),
         ("optimizer", "jaxrl.models:actor_critic"),
-        ("model", "jaxrl.models:MLP"),
+        ("model", "jaxrl.models.encoders:MLP"),
+        ("critic", "jaxrl.optimize:clipped_adam"),
+        ("replay", "jaxrl.replay.prioritised:prioritised_replay"),
+        ("intrinsic", "jaxrl.distributions:Normal"),
     ):
         with pytest.raises(ValueError, match=f"^{keyword} is '{path}', which does not return "):
             jaxrl.build(altered(ppo, {"parts": {keyword: {"import": path}}}))
     with pytest.raises(ValueError, match=r"a Model is the functions init, apply"):
         jaxrl.build(altered(ppo, {"parts": {"model": {"model": {"init": 3}}}}))
     assert jaxrl.build(altered(ppo, {"parts": {"optimizer": {"import": "jaxrl.optimize:clipped_adam"}}}))
+
+
+UNDECORATED = [
+    "jaxrl.distributions:select_actions",
+    "jaxrl.intrinsic:Intrinsic",
+    "jaxrl.models.control:action_value",  # a component, but not under this name
+    "jaxrl.models.cores:gru",
+    "jaxrl.models.encoders:MLP.__call__",
+    "jaxrl.models.networks:ActorCritic",
+    "jaxrl.models.wrap:_model",
+    "jaxrl.models:MLP",
+    "jaxrl.models:component",
+    "jaxrl.models:make_network",
+    "jaxrl.optimize:_adam",
+    "jaxrl.optimize:packing",
+    "jaxrl.replay.uniform:make_ring",
+    "jaxrl.settings.loadable:component",
+]
+
+
+@pytest.mark.parametrize("path", UNDECORATED)
+@pytest.mark.parametrize("kind", [None, "model", "optimizer", "replay"])
+def test_what_is_not_a_component_is_refused(path: str, kind: Any) -> None:
+    """Also where it returns what a component returns, and as an argument of one."""
+    with pytest.raises(Untrusted, match="not a part that an agent can have"):
+        import_part(path, "model", kind=kind)
+    argument = call("jaxrl.models:actor_critic", hidden_sizes={"import": path})
+    with pytest.raises(Untrusted, match="not a part that an agent can have"):
+        jaxrl.build(altered(cartpole("ppo").spec, {"parts": {"model": argument}}))
+
+
+def test_a_trusted_module_passes_on_only_components(nets: str) -> None:
+    file = Path(import_module(nets).__file__ or "")
+    file.with_name("more.py").write_text(f"from jaxrl.models.cores import gru\n{NETS}")
+    more = f"{nets.partition('.')[0]}.more"
+    assert import_part(f"{more}:actor_critic", "model", (more,)) is jaxrl.models.actor_critic
+    with pytest.raises(Untrusted, match=r"does not define itself: it comes from 'jaxrl\.models\.cores'$"):
+        import_part(f"{more}:gru", "model", (more,))
+
+
+def test_a_component_is_of_a_listed_module_and_kind() -> None:
+    with pytest.raises(ValueError, match="cannot be a component of kind 'model'"):
+        component("model")(own_settings)
+    with pytest.raises(ValueError, match="cannot be a component of kind 'network'"):
+        component("network")(jaxrl.models.actor_critic)  # type: ignore[arg-type]
+    assert {"model", "critic", "optimizer", "replay", "intrinsic"} == set(KINDS)
 
 
 def test_every_builder_of_the_registry_builds_without_trust() -> None:
