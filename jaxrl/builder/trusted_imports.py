@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jaxrl.settings.loadable import Kind, kind_of
+from jaxrl.settings.loadable import RETURNS, Kind, kind_of
 
 PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -89,10 +89,9 @@ def import_part(path: Any, where: str, trust: Sequence[str] = (), kind: Kind | N
     if not isinstance(path, str) or not PATH.fullmatch(path):
         raise ValueError(f"{where} cannot be rebuilt: {path!r} must have the form 'module:function'")
     if role == "part" and (found_kind := kind_of(path)):
-        if kind not in (None, found_kind):
-            raise ValueError(
-                f"{where} is {path!r}, which does not return an agent's {kind}, so it does not come from a run of jaxrl"
-            )
+        if kind is not None and kind != found_kind:
+            returned = RETURNS.get(kind, kind)
+            raise ValueError(f"{where} is {path!r}, which does not return {returned}, so it does not come from a run of jaxrl")
         return import_object(path)
     check_trusted(path, where, trust, role)
     module, _, name = path.partition(":")

@@ -12,8 +12,10 @@ from typing import Any, Literal, TypeVar, get_args
 T = TypeVar("T", bound=Callable[..., Any])
 
 Kind = Literal["model", "optimizer", "replay", "intrinsic", "value"]
-"""Result of a call: a ``Model``, an optax transformation, a ``Replay`` or an ``Intrinsic``. A "value" can only be an argument
-of another part, such as a custom network."""
+"""Kind of a part, by what it returns (``RETURNS``). A "value" can only be an argument of another part, as of a network."""
+
+RETURNS = {"model": "Model", "optimizer": "GradientTransformation", "replay": "Replay", "intrinsic": "Intrinsic"}
+"""Kind -> type that its parts return, for errors."""
 
 KINDS: dict[str, Kind] = {
     "model": "model",
