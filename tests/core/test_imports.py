@@ -248,6 +248,7 @@ result = [len(ids), guilty, frozen_lake._DIRECTIONS[jax.numpy.array(2)].tolist()
     assert direction == [0, 1] and after  # gymnax itself works as before; the attribute is really used
 
 
+@pytest.mark.slow
 def test_a_run_after_building_uses_all_cores() -> None:
     cores = usable_cores()
     code = """
