@@ -83,6 +83,11 @@ def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert out, command
 
 
+@pytest.mark.parametrize("page", [README, FIRST_PAGE], ids=["README", "index"])
+def test_a_first_page_says_which_jaxrl_this_is_and_how_metrics_become_numbers(page: str) -> None:
+    assert "not the older `jaxrl` of Ilya Kostrikov" in page and "jaxrl.metrics.to_floats(metrics)" in page
+
+
 def test_the_readme_and_a_release_in_the_changelog_are_short() -> None:
     """The first release is the version in development."""
     _, *releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
