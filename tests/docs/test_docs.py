@@ -412,3 +412,13 @@ def test_broken_links_of_a_built_site_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(f'<h1 id="top"></h1>{good}')
     (tmp_path / "b.html").write_text('<p id="here"></p><img src="c.png"><a href="a.html#gone"></a>')
     assert sorted(hooks.broken_links(tmp_path)) == ["b.html: a.html#gone", "b.html: c.png"]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not page.endswith("-source.md")])
+def test_a_page_opens_with_what_it_is_for(page: str) -> None:
+    """A title, and then one or two sentences before any table, code or picture."""
+    text = re.sub(r"^---\n.*?\n---\n", "", PAGES[page], flags=re.DOTALL).strip()
+    title, _, rest = text.partition("\n")
+    opening = rest.strip().partition("\n\n")[0].replace("\n", " ")
+    assert re.fullmatch(r"# [^#]+", title)
+    assert re.match(r"[A-Z]", opening) and opening.endswith((".", ":")) and 40 < len(opening) < 700, opening
