@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch, Ensemble
 from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, target_value
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
-from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
+from jaxrl.settings.validation import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
 from jaxrl.types import Agent, Array, EnvLike
 
 
@@ -20,8 +20,8 @@ from jaxrl.types import Agent, Array, EnvLike
 class DDPGConfig(DeterministicConfig):
     """Structural settings of DDPG."""
 
-    num_critics: Count = 1
-    """Number of critics. The policy maximises the first; targets use the minimum over all."""
+    critics: Ensemble = Ensemble(size=1)
+    """The critics. The policy maximises the first; targets use the minimum over all."""
 
 
 class DDPGHyperparams(NamedTuple):
@@ -35,9 +35,9 @@ class DDPGHyperparams(NamedTuple):
     tau: PositiveUnit = 0.005
     """Step of the target networks towards the networks at each update of the policy, as a fraction."""
     exploration_noise: NonNegative = 0.1
-    """Standard deviation of the noise on actions in [−1, 1]; with noise="ou", of the noise added to the process at each row."""
+    """Standard deviation of the noise on actions in [−1, 1]; with ``OU``, of the noise added to the process at each row."""
     ou_theta: PositiveUnit = 0.15
-    """Fraction by which an Ornstein–Uhlenbeck process decays at each row; 1: independent noise."""
+    """``OU.theta``."""
     max_grad_norm: Positive = 1_000.0
     """Clip the policy's gradient and the critics' joint gradient, each to this global norm."""
     adam_eps: Positive = 1e-8

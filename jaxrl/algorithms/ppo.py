@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from jaxrl.algorithms.common.on_policy import (
     prepare_actor_critic,
     rollout_outputs,
 )
-from jaxrl.algorithms.common.ppo_objectives import SURROGATES, check_surrogate
+from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
 from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.intrinsic.part import with_intrinsic
@@ -56,14 +56,8 @@ class PPOConfig(OnPolicyConfig):
     """Minibatches per pass, one gradient step each; must divide num_envs * rollout_length (num_envs for a recurrent model)."""
     normalize_advantages: bool = True
     """Scale advantages to mean 0 and standard deviation 1 within each minibatch."""
-    clip_value_loss: bool = False
-    """Clip the change of the value to ±clip_eps."""
-    surrogate: Literal["clip", "kl"] = added("clip")
-    """Surrogate objective: the clipped ratio, or a penalty on KL(old ‖ new) with an adaptive coefficient β."""
-    kl_coef: Positive = added(1.0)
-    """Initial β, the coefficient of the penalty."""
-    kl_target: Positive = added(0.01)
-    """Target of KL(old ‖ new) per iteration, in nats, to which β adapts."""
+    surrogate: Clip | KLPenalty = Clip()
+    """Surrogate objective, which keeps the new policy close to the old one."""
     stop_kl: NonNegative = added(0.0)
     """Stop an iteration's gradient steps at the first minibatch with an approx_kl above this; 0: never stop."""
     accumulation_steps: Count = added(1)
@@ -74,8 +68,6 @@ class PPOConfig(OnPolicyConfig):
         noun, items = ("num_envs", self.num_envs) if recurrent else ("num_envs * rollout_length", self.steps_per_iteration)
         why = " (a recurrent model learns from whole sequences)" if recurrent else ""
         check_minibatches(self.num_minibatches, self.accumulation_steps, items, noun, why)
-        if self.surrogate != "kl":
-            refuse_unused(self, PPOConfig, ("kl_coef", "kl_target"), "without surrogate='kl'")
         if self.num_epochs * self.num_minibatches == 1:
             refuse_unused(self, PPOConfig, ("stop_kl",), "on an iteration of one gradient step, which begins at the old policy")
 
@@ -89,7 +81,7 @@ class PPOHyperparams(NamedTuple):
     gae_lambda: Unit = 0.95
     """λ of generalised advantage estimation: 0 trusts the value, 1 the rewards."""
     clip_eps: Positive = 0.2
-    """Distance of the probability ratio from 1 at which its gradient stops."""
+    """``Clip.eps``."""
     ent_coef: NonNegative = 0.01
     """Weight of the entropy bonus."""
     vf_coef: NonNegative = 0.5
@@ -116,7 +108,7 @@ class Batch(NamedTuple):
     """The value before the update."""
     valid: Array
     policy: PyTree = ()
-    """With the KL surrogate, the distribution of the policy that acted."""
+    """With ``KLPenalty``, the distribution of the policy that acted."""
 
 
 ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
@@ -124,7 +116,7 @@ ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
 
 
 def init(setup: AlgorithmSetup[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Any:
-    return SURROGATES[setup.config.surrogate].init(setup.config, on_policy.init(setup, key, hyperparams))
+    return setup.config.surrogate.with_state(on_policy.init(setup, key, hyperparams))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- update
@@ -147,7 +139,7 @@ def targets(model: Model, config: PPOConfig, learner: Any, rollout: Rollout, hp:
         target=advantage + value,
         value=value,
         valid=rollout.valid,
-        policy=jax.tree.map(lambda x: x[:-1], output.policy) if config.surrogate == "kl" else (),
+        policy=jax.tree.map(lambda x: x[:-1], output.policy) if isinstance(config.surrogate, KLPenalty) else (),
     )
     if jax.tree.leaves(rollout.carry):
         return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=rollout.carry)
@@ -161,16 +153,8 @@ def ppo_loss(
     output = apply_model(model, params, batch.inputs, batch.carry)
     log_ratio = output.policy.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
-    policy_loss, logged = SURROGATES[config.surrogate].loss(hp, learner, batch, ratio, output.policy)
-
-    error = (output.value - batch.target) ** 2
-    if config.clip_value_loss:
-        near = batch.value + jnp.clip(output.value - batch.value, -hp.clip_eps, hp.clip_eps)
-        clipped = jax.lax.stop_gradient(near - batch.target) ** 2
-        # No gradient flows where the clip raises the error. Within the clip both errors are equal, up to rounding.
-        outside = jnp.abs(output.value - batch.value) > hp.clip_eps
-        error = jnp.where(outside & (clipped > error), clipped, error)
-    value_loss, entropy = 0.5 * error, output.policy.entropy()
+    policy_loss, logged = config.surrogate.policy_loss(hp, learner, batch, ratio, output.policy)
+    value_loss, entropy = 0.5 * config.surrogate.value_error(hp, batch, output.value), output.policy.entropy()
 
     logged |= {
         "losses/policy_loss": policy_loss,
@@ -217,7 +201,7 @@ def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> 
     error = batch.advantage if setup.intrinsic is None else batch.target - batch.value
     metrics["losses/explained_variance"] = explained_variance(batch.target, error, batch.valid, setup.axis_name)
     measure = partial(mean_kl, setup.model, params, batch, config.num_minibatches * config.accumulation_steps, setup.axis_name)
-    fields, refresh_metrics = SURROGATES[config.surrogate].refresh(config, learner, measure)
+    fields, refresh_metrics = config.surrogate.refresh(learner, measure)
     statistics = update_statistics(learner.statistics, rollout, hp.gamma, setup.axis_name)
     return setup.updated(
         learner, hp, metrics | refresh_metrics, params=params, opt_state=opt_state, statistics=statistics, **fields
@@ -239,7 +223,7 @@ def make_ppo(env: EnvLike, **keywords: Any) -> Agent:
     """
     prepared = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, keywords)
     config, network = prepared.setup.config, prepared.setup.model
-    check_surrogate(config, prepared)
+    config.surrogate.check_policy(prepared.output.policy)
 
     def minibatch(learner: Any, rollout: Rollout) -> Batch:
         """Return the first minibatch, for checking extra losses."""

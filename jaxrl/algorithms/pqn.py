@@ -6,7 +6,6 @@ Reads top to bottom: settings, targets, loss, update, builder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,19 +13,21 @@ from typing import Any, NamedTuple
 import jax
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.q_learning import act, check_exploration, epsilon, policy
-from jaxrl.builder.components import ModelFn, check_q_values, is_own
+from jaxrl.algorithms.common.q_learning import act, epsilon, policy
+from jaxrl.builder.components import ModelFn, check_q_values
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
-from jaxrl.builder.setup import AlgorithmSetup, Learner, prepare
+from jaxrl.builder.setup import AlgorithmSetup, prepare
 from jaxrl.distributions import select_actions
+from jaxrl.exploration.options import Spread
 from jaxrl.models import q_network
 from jaxrl.optimize import packing
 from jaxrl.optimize.gradients import descend, valid_means
+from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, shuffled
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout.inputs import zero_invalid
-from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, refuse_unused
+from jaxrl.settings.validation import Count, LearningRate, Positive, TotalSteps, Unit, added
 from jaxrl.types import Agent, Array, EnvLike, Metrics, Model, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in
 
@@ -42,19 +43,15 @@ class PQNConfig(RolloutConfig):
     """Passes over each rollout."""
     num_minibatches: Count = 16
     """Minibatches per pass, one gradient step each; must divide num_envs * rollout_length."""
-    normalize_layers: bool = True
-    """Apply layer normalisation to the hidden layers of the built-in network (Ba et al. 2016)."""
-    epsilon_exponent: NonNegative = 0.0
-    """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018); 0: the
-    same epsilon in all environments."""
+    exploration: Spread | None = added(None)
+    """How ε differs between environments; by default it is the same in all."""
 
     def network(self, default: Any) -> ModelFn:
-        return partial(default, layer_norm=self.normalize_layers)
+        return partial(default, layer_norm=True)
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
         check_minibatches(self.num_minibatches, 1, self.steps_per_iteration, "num_envs * rollout_length")
-        check_exploration(self)
 
 
 class PQNHyperparams(NamedTuple):
@@ -142,13 +139,9 @@ def update(setup: AlgorithmSetup[PQNConfig], learner: Learner, rollout: Rollout)
 
 @with_keywords_of(agent_keywords)
 def make_pqn(env: EnvLike, **keywords: Any) -> Agent:
-    """Parallelised Q-learning (Gallici et al. 2024) for Discrete actions. The layers of the default model are normalised."""
+    """Parallelised Q-learning (Gallici et al. 2024) for Discrete actions. The hidden layers of the default network
+    are normalised (Ba et al. 2016), unless ``model={"layer_norm": False}``."""
     settings, parts = split_keywords(make_pqn, keywords)
     prepared = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, parts)
-    model = parts["model"]
-    check_q_values(model, prepared.output, prepared.env.action_space)
-    if not isinstance(model, Mapping) and not is_own(model, q_network):
-        refuse_unused(
-            prepared.setup.config, PQNConfig, ["normalize_layers"], "with a custom model, which defines its layers itself"
-        )
+    check_q_values(parts["model"], prepared.output, prepared.env.action_space)
     return prepared.bind(prepared.setup.algorithm(policy=policy, act=act, update=update))

@@ -19,38 +19,83 @@ from jaxrl.algorithms.common.critic_ensemble import (
     ActorCriticPair,
     ActorCriticSetup,
     CriticBatch,
+    Ensemble,
     action_values,
     draw_updates,
     learn_critics,
     networks,
 )
-from jaxrl.algorithms.common.off_policy import check_policy, init_networks, init_replay, prepare_off_policy
-from jaxrl.algorithms.common.optimistic_exploration import check_optimism, optimistic, policy
-from jaxrl.algorithms.common.quantile_critics import QuantileConfig
+from jaxrl.algorithms.common.off_policy import OffPolicyConfig, check_policy, init_networks, init_replay, prepare_off_policy
+from jaxrl.algorithms.common.optimistic_exploration import Optimistic, optimistic, policy
+from jaxrl.algorithms.common.quantile_critics import Quantiles
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.distributions import MASKED, Categorical, sample_each, select_actions
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.optimize.gradients import pmean, valid_mean
+from jaxrl.optimize.learner import Learner
 from jaxrl.replay.transitions import bootstrapped
 from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.rollout.collect import fold_each
-from jaxrl.settings.validation import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
+from jaxrl.settings.options import Option, hyperparameter, option
+from jaxrl.settings.validation import (
+    Count,
+    LearningRate,
+    NonNegative,
+    Positive,
+    PositiveUnit,
+    TotalSteps,
+    Unit,
+    added,
+    refuse_unused,
+)
 from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
 
+@option("learned")
+class LearnedTemperature(Option):
+    """Adapt the temperature so that the policy's entropy approaches a target (Haarnoja et al. 2019)."""
+
+    initial: Positive = hyperparameter("temperature", 1.0)
+    """α, the weight of the entropy in nats relative to rewards, at the start."""
+    learning_rate: LearningRate = hyperparameter("temperature_learning_rate", 1e-3)
+    """Adam's step size for the logarithm of α."""
+    box_entropy: NonNegative = hyperparameter("box_entropy", 1.0)
+    """Box actions: the target entropy is −box_entropy nats per dimension, for actions in [−1, 1]."""
+    discrete_entropy: Unit = hyperparameter("discrete_entropy", 0.3)
+    """Discrete actions: the target entropy is this fraction of log n, for n actions."""
+
+
+@option("fixed")
+class FixedTemperature(Option):
+    """Keep the temperature constant (Haarnoja et al. 2018)."""
+
+    value: Positive = hyperparameter("temperature", 1.0)
+    """α, the weight of the entropy in nats relative to rewards."""
+
+
 @dataclass(frozen=True)
-class SACConfig(QuantileConfig):
+class SACConfig(OffPolicyConfig):
     """Structural settings of SAC."""
 
-    learn_temperature: bool = True
-    """Adapt the temperature so that the policy's entropy approaches a target (Haarnoja et al. 2019). If false, it stays at
-    ``temperature``."""
+    critics: Ensemble | Quantiles = Ensemble()  # type: ignore[assignment] # wider than the family's
+    """The critics, and how targets use them."""
+    temperature: LearnedTemperature | FixedTemperature = LearnedTemperature()  # noqa: RUF009 - frozen
+    """The weight of the entropy."""
+    exploration: Optimistic | None = added(None)
+    """Exploration that differs from sampling the policy."""
     actor_value: Literal["min", "mean"] = "min"
     """Value that the policy maximises: the minimum or the mean of the critics' values (Chen et al. 2021)."""
-    optimistic: bool = added(False)
-    """Box actions only: explore with the policy, near the learnt one, that maximises an upper bound of the critics (Ciosek et al.
-    2019)."""
+    hold_noise: Count = 1
+    """Rows of an episode that share one draw of noise, including the random actions of the warm-up; 1: one draw per row."""
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if self.exploration and self.critics.size < 2:
+            raise ValueError(
+                f"critics of size={self.critics.size} are too few for exploration=Optimistic(), which uses their disagreement: "
+                "use 2 or more"
+            )
 
 
 class SACHyperparams(NamedTuple):
@@ -60,21 +105,21 @@ class SACHyperparams(NamedTuple):
     actor_learning_rate: LearningRate = 1e-3
     """Learning rate of the policy."""
     temperature_learning_rate: LearningRate = 1e-3
-    """Learning rate of the temperature. Adam updates its logarithm."""
+    """``LearnedTemperature.learning_rate``."""
     gamma: Unit = 0.99
     """Discount per step."""
     tau: PositiveUnit = 0.005
     """Step of the target critics towards the critics at each update, as a fraction."""
     temperature: Positive = 1.0
-    """α, the weight of the entropy in nats relative to rewards: the initial value, or constant without ``learn_temperature``."""
+    """``LearnedTemperature.initial`` or ``FixedTemperature.value``."""
     box_entropy: NonNegative = 1.0
-    """Box actions: the target entropy is −box_entropy nats per dimension, for actions in [−1, 1]."""
+    """``LearnedTemperature.box_entropy``."""
     discrete_entropy: Unit = 0.3
-    """Discrete actions: the target entropy is this fraction of log n, for n actions."""
+    """``LearnedTemperature.discrete_entropy``."""
     optimism_beta: NonNegative = 4.66
-    """With ``optimistic``, the upper bound is the critics' mean plus this many standard deviations."""
+    """``Optimistic.beta``."""
     optimism_kl: NonNegative = 23.53
-    """With ``optimistic``, the KL divergence of the acting policy from the learnt one, in nats."""
+    """``Optimistic.kl``."""
     max_grad_norm: Positive = 1_000.0
     """Clip the policy's gradient and the critics' joint gradient, each to this global norm."""
     adam_eps: Positive = 1e-8
@@ -82,14 +127,9 @@ class SACHyperparams(NamedTuple):
     total_steps: TotalSteps = 0.0
 
 
-class SACState(NamedTuple):
-    params: ActorCriticPair
-    opt_state: tuple[ActorCriticPair, PyTree]
-    """States of the networks' optimisers, and of the temperature's."""
-    hyperparams: SACHyperparams
-    statistics: tuple[()]
-    key: Key
-    version: Array
+class SACState(Learner):
+    """Learner state of SAC. ``opt_state`` holds the states of the networks' optimisers, and of the temperature's."""
+
     target_params: ActorCriticPair
     """Target critics; the policy has no target network."""
     log_temperature: Array
@@ -127,7 +167,7 @@ def act(
     if isinstance(output, Categorical):
         logits = jnp.where(at_random & (output.logits > 0.5 * MASKED), 0.0, output.logits)
         return carry, sample_each(Categorical(logits), keys), {}
-    if setup.config.optimistic:
+    if setup.config.exploration is not None:
         at_random, output = policy.exploration.at_random, optimistic(setup, policy, output, inputs)
     noise = normal_each(keys, output.mean.shape[-1])
     return carry, to_environment(setup.action_space, jnp.where(at_random, uniform_of(noise), output.at(noise)[0])), {}
@@ -173,7 +213,7 @@ def target(
     """
     key = jax.random.fold_in(update.key, 0)
     every = lambda inputs, action: action_values(setup, target_critic, inputs, action, key)  # noqa: E731
-    values = lambda *arguments: setup.config.head.pessimistic(every(*arguments), update.chosen)  # noqa: E731
+    values = lambda *arguments: setup.config.critics.pessimistic(every(*arguments), update.chosen)  # noqa: E731
     return bootstrapped(update.batch, soft_value(setup, actor, values, update.batch.next_inputs, update.noise[0], temperature)[0])
 
 
@@ -185,7 +225,7 @@ def critic_loss(
     values = action_values(setup, critic, batch.inputs, None if discrete else batch.action, jax.random.fold_in(update.key, 1))
     if discrete:
         values = select_actions(values, jnp.broadcast_to(batch.action, values.shape[:-1]))
-    return setup.config.head.loss(values, target, batch, setup.axis_name)
+    return setup.config.critics.loss(values, target, batch, setup.axis_name)
 
 
 def actor_loss(
@@ -195,7 +235,7 @@ def actor_loss(
     key = jax.random.fold_in(update.key, 2)
     of_all = partial(jnp.min if setup.config.actor_value == "min" else jnp.mean, axis=0)
     every = lambda inputs, action: action_values(setup, critic, inputs, action, key)  # noqa: E731
-    values = lambda *arguments: of_all(setup.config.head.values(every(*arguments)))  # noqa: E731
+    values = lambda *arguments: of_all(setup.config.critics.values(every(*arguments)))  # noqa: E731
     value, entropy = soft_value(setup, actor, values, update.batch.inputs, update.noise[1], temperature)
     mean = valid_mean(update.batch.valid, setup.axis_name)
     loss = -mean(value)
@@ -219,7 +259,7 @@ def target_entropy(action_space: spaces.Space, hyperparams: SACHyperparams) -> A
 
 
 def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACState, Metrics]:
-    config, hp = setup.config, setup.current(learner)
+    hp, is_learned = setup.current(learner), isinstance(setup.config.temperature, LearnedTemperature)
     actor, critic = networks(setup, learner.params, hp)
     adam, goal = optax.adam(hp.temperature_learning_rate), target_entropy(setup.action_space, hp)
 
@@ -233,12 +273,14 @@ def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACSta
     def group(carry: Any, updates: CriticBatch) -> Any:
         """Update the critics ``policy_delay`` times, then the policy and the temperature once."""
         params, opt_state, critics, (log_temperature, adam_state) = carry
-        temperature = jnp.exp(log_temperature) if config.learn_temperature else hp.temperature
-        critics, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, params, temperature), critics, updates)
+        temperature = jnp.exp(log_temperature) if is_learned else hp.temperature
+        critics, metrics, last = learn_critics(
+            setup, learner, hp.gamma, partial(critic_update, params, temperature), critics, updates
+        )
         loss = lambda params: actor_loss(setup, params, critics[0][0], temperature, last)  # noqa: E731
         params, opt_state, logged = actor.descend(loss, params, opt_state, setup.axis_name)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
-        if config.learn_temperature:
+        if is_learned:
             slope = temperature_gradient(log_temperature, pmean(logged["losses/entropy"], setup.axis_name), goal)
             step, adam_state = adam.update(slope, adam_state)
             log_temperature += step
@@ -262,23 +304,21 @@ def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACSta
     )
 
 
-def check_settings(setup: ActorCriticSetup[SACConfig], hyperparams: SACHyperparams) -> None:
+def check_settings(setup: ActorCriticSetup[SACConfig]) -> None:
     """Raise ValueError for settings that have no effect with this action space or temperature."""
-    other = "discrete_entropy" if isinstance(setup.action_space, spaces.Box) else "box_entropy"
-    refuse_unused(hyperparams, SACHyperparams(), (other,), f"on {setup.action_space}")
-    if isinstance(setup.action_space, spaces.Discrete):
-        refuse_unused(
-            setup.config, SACConfig(), ("num_quantiles", "optimistic"), f"on {setup.action_space}: it is for Box actions"
-        )
-    check_optimism(setup.config, hyperparams)
-    if not setup.config.learn_temperature:
-        names = ("temperature_learning_rate", "box_entropy", "discrete_entropy")
-        refuse_unused(hyperparams, SACHyperparams(), names, "on a fixed temperature (learn_temperature=False)")
-    elif "temperature" in setup.schedules:
-        raise ValueError(
-            "schedules['temperature'] has no effect: with learn_temperature=True, temperature is only the initial value. Use "
-            "learn_temperature=False, or a schedule for box_entropy or discrete_entropy"
-        )
+    config, space = setup.config, setup.action_space
+    is_discrete = isinstance(space, spaces.Discrete)
+    for name, value in {"critics": config.critics, "exploration": config.exploration}.items():
+        if is_discrete and isinstance(value, Quantiles | Optimistic):
+            raise ValueError(f"{name}={value.name!r} has no effect on {space}: it is for Box actions")
+    if isinstance(config.temperature, LearnedTemperature):
+        other = "box_entropy" if is_discrete else "discrete_entropy"
+        refuse_unused(config.temperature, LearnedTemperature(), (other,), f"on {space}")
+        if "temperature" in setup.schedules:
+            raise ValueError(
+                "schedules['temperature'] has no effect: LearnedTemperature starts at it. Use FixedTemperature(), or a schedule "
+                "for box_entropy or discrete_entropy"
+            )
 
 
 def make_algorithm(setup: ActorCriticSetup[SACConfig]) -> Algorithm:
@@ -299,5 +339,5 @@ def make_sac(env: EnvLike, **keywords: Any) -> Agent:
     """
     prepared, setup = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, keywords, (spaces.Box, spaces.Discrete))
     check_policy(keywords.get("model"), prepared.output, setup.action_space)
-    check_settings(setup, prepared.hyperparams)
+    check_settings(setup)
     return prepared.bind(make_algorithm(setup))

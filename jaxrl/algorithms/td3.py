@@ -38,9 +38,9 @@ class TD3Hyperparams(NamedTuple):
     tau: PositiveUnit = 0.005
     """Step of the target networks towards the networks at each update of the policy, as a fraction."""
     exploration_noise: NonNegative = 0.1
-    """Standard deviation of the noise on actions in [−1, 1]; with noise="ou", of the noise added to the process at each row."""
+    """Standard deviation of the noise on actions in [−1, 1]; with ``OU``, of the noise added to the process at each row."""
     ou_theta: PositiveUnit = 0.15
-    """Fraction by which an Ornstein–Uhlenbeck process decays at each row; 1: independent noise."""
+    """``OU.theta``."""
     target_noise: NonNegative = 0.2
     """Standard deviation of the noise on the target policy's actions in [−1, 1]."""
     target_noise_clip: NonNegative = 0.5

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ from jaxrl.builder.components import (
     with_arguments,
 )
 from jaxrl.builder.config import RolloutConfig
+from jaxrl.builder.settings import split_settings
 from jaxrl.builder.spec import agent_spec, brief
 from jaxrl.envs.resolve import resolve_env
 from jaxrl.exploration.action_noise import hold_noise
@@ -40,6 +41,7 @@ from jaxrl.intrinsic.part import Intrinsic, exploring
 from jaxrl.metrics import scalars
 from jaxrl.optimize import OptimizerFn, clipped_adam, learning_rate_metric, packing
 from jaxrl.optimize.gradients import LossFn, mean_gradient
+from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.schedules import Schedule, check_schedules, remaining, scheduled
 from jaxrl.registry import title_of
 from jaxrl.replay import Draw, Replay, over_devices
@@ -47,7 +49,7 @@ from jaxrl.replay.transitions import replay_rows
 from jaxrl.rollout.collect import example_rollout
 from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.running_statistics import normalize_inputs
-from jaxrl.settings.validation import merge_hyperparams, split_settings
+from jaxrl.settings.validation import merge_hyperparams
 from jaxrl.spaces.trees import same_shapes, show_shapes
 from jaxrl.types import (
     Agent,
@@ -74,18 +76,6 @@ GATHERED_BYTES = 2**15
 """Most bytes of observations to gather from replay at once. This much stays in a cache, and for many seeds the gathered rows
 stay small compared with the replay: 16 seeds of CartPole with 100,000 rows each take 1.29 times the memory of their rows, and
 1.71 times with a limit eight times as large."""
-
-
-class Learner(NamedTuple):
-    """Learner state of an algorithm with no further state. The learner states of other algorithms start with these fields."""
-
-    params: PyTree
-    opt_state: PyTree
-    hyperparams: Any
-    statistics: PyTree
-    key: Key
-    """Constant. Update n draws its random numbers from (key, n)."""
-    version: Array
 
 
 @dataclass(frozen=True)
@@ -222,12 +212,19 @@ class AlgorithmSetup(Generic[C]):
         return carry, state, metrics
 
     def importance(self, learner: LearnerState) -> Array:
-        """Return the current exponent of importance weights, f32[] (``PrioritizedConfig``)."""
+        """Return the current exponent of importance weights, f32[] (``Prioritized``)."""
         config: Any = self.config
         hyperparams: Any = learner.hyperparams
         iteration = learner.version + self.warmup_iterations
         left = remaining(iteration, config.steps_per_iteration, hyperparams.total_steps) if config.anneal else 1.0
-        return 1.0 - (1.0 - config.importance_exponent) * jnp.asarray(left)
+        return 1.0 - (1.0 - config.replay.importance_exponent) * jnp.asarray(left)
+
+    def weighted(self, drawn: Any, learner: LearnerState) -> Any:
+        """Raise the weights of drawn rows, for an exponent of 1, to the current exponent; those of a custom replay stay."""
+        config: Any = self.config
+        if not hasattr(config.replay, "importance_exponent"):
+            return drawn
+        return drawn._replace(weight=drawn.weight ** self.importance(learner))
 
     def updated(self, learner: L, hyperparams: Any, metrics: Mapping[str, Array | Mean], **fields: Any) -> tuple[L, Metrics]:
         """Return the result of an update: the learner with new ``fields`` and the next version, and the metrics with the learning
@@ -409,6 +406,8 @@ def prepare(
       ValueError: settings out of range, or without effect.
     """
     data: Any
+    if (replay := parts.get("replay")) is not None and not callable(replay):  # an option, which is a setting
+        settings, parts = {**settings, "replay": replay}, {**parts, "replay": None}
     structure, data = split_settings(builder.__name__, config, hyperparams, settings, parts)
     bound = resolve_env(env)
     parts = {**parts, "model": with_arguments(parts["model"], default_model)}

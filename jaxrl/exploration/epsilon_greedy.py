@@ -21,11 +21,11 @@ def falling_epsilon(hyperparams: Any, rows: Array) -> Array:
 def spread_epsilon(epsilon: Array, exponent: float, env_id: Array, num_envs: int) -> Array:
     """Return ``epsilon`` ** (1 + ``exponent``·i / (num_envs − 1)) for environment i, f32[B] (Horgan et al. 2018, section 4.1).
 
-    With an exponent of 0, return ``epsilon``, f32[].
+    With an exponent of 0, return ``epsilon``, f32[]. With one environment, it explores with ``epsilon``.
     """
     if not exponent:
         return epsilon
-    return jnp.power(epsilon, 1.0 + exponent * env_id / (num_envs - 1))
+    return jnp.power(epsilon, 1.0 + exponent * env_id / max(num_envs - 1, 1))
 
 
 def epsilon_greedy(q_values: Array, mask: Array | None, epsilon: Array, keys: Key) -> Array:

@@ -20,6 +20,8 @@ from jaxrl.optimize.gradients import mean_gradient, valid_mean
 from jaxrl.replay import Draw
 from jaxrl.replay.transitions import Transitions, transitions
 from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.settings.options import Option, option
+from jaxrl.settings.validation import Count, CountOrZero
 from jaxrl.spaces.action_scaling import from_environment
 from jaxrl.types import Array, Key, Model, PyTree, StepInput
 from jaxrl.xla.fast_random import fold_in, unrolled
@@ -33,6 +35,37 @@ class ActorCriticPair(NamedTuple):
     actor: Any
     critic: Any
     """Parameters of all critics are stacked, [num_critics, ...]."""
+
+
+@option("ensemble")
+class Ensemble(Option):
+    """Critics that output a value. Targets use the minimum over some or all of them (Fujimoto et al. 2018)."""
+
+    size: Count = 2
+    """Number of critics."""
+    subset: CountOrZero = 0
+    """Critics over which a target takes the minimum, drawn anew for each update (Chen et al. 2021); 0: all."""
+
+    @property
+    def num_outputs(self) -> int | None:
+        """Number of outputs of a critic per action, or None for a single value."""
+        return None
+
+    def check(self) -> None:
+        if self.subset > self.size:
+            raise ValueError(f"subset={self.subset} must be at most size={self.size}")
+
+    def pessimistic(self, outputs: Array, chosen: Array) -> Array:
+        """Return the values for targets, f32[N, ...], of all critics' outputs [num_critics, N, ...]."""
+        return min_over_subset(outputs, chosen)
+
+    def values(self, outputs: Array) -> Array:
+        """Return each critic's value, f32[num_critics, N, ...]."""
+        return outputs
+
+    def loss(self, outputs: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
+        """Return the critics' loss, and scalars to log with ``PRIORITIES``."""
+        return td_loss(outputs, target, batch, axis_name)
 
 
 @dataclass(frozen=True)
@@ -103,7 +136,7 @@ def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Cr
     """
     config, space, batch = setup.config, setup.action_space, ()
     if not setup.replay.prioritised:
-        batch = setup.per_update(batch_of(setup, learner.replay, setup.draw(learner), gamma))
+        batch = setup.per_update(batch_of(setup, learner, learner.replay, setup.draw(learner), gamma))
     key = setup.stream(learner, NOISE)
     if setup.axis_name is not None:
         key = jax.random.fold_in(key, jax.lax.axis_index(setup.axis_name))
@@ -122,9 +155,9 @@ def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Cr
     return jax.tree.map(lambda x: x.reshape((groups, config.policy_delay, *x.shape[1:])), updates)
 
 
-def batch_of(setup: ActorCriticSetup[Any], replay: PyTree, draw: Draw, gamma: Array) -> Transitions:
+def batch_of(setup: ActorCriticSetup[Any], learner: Any, replay: PyTree, draw: Draw, gamma: Array) -> Transitions:
     """Return the transitions of drawn rows, with actions in the networks' units."""
-    drawn = transitions(setup.replay, replay, draw, gamma, setup.config.n_step)
+    drawn = setup.weighted(transitions(setup.replay, replay, draw, gamma, setup.config.n_step), learner)
     batch = zero_invalid(drawn, drawn.valid)
     if isinstance(setup.action_space, spaces.Box):
         batch = batch._replace(action=from_environment(setup.action_space, batch.action))
@@ -133,6 +166,7 @@ def batch_of(setup: ActorCriticSetup[Any], replay: PyTree, draw: Draw, gamma: Ar
 
 def learn_critics(
     setup: ActorCriticSetup[Any],
+    learner: Any,
     gamma: Array,
     critic_update: Callable[[Any, CriticBatch], tuple[Any, dict[str, Array]]],
     carry: tuple[Any, PyTree],
@@ -154,7 +188,7 @@ def learn_critics(
         (critics, replay), drawn = carry, None
         if prioritised:
             drawn = setup.draw_batches(replay, update.draw_key)  # type: ignore[arg-type]
-            update = update._replace(batch=batch_of(setup, replay, drawn, gamma))
+            update = update._replace(batch=batch_of(setup, learner, replay, drawn, gamma))
         critics, metrics = critic_update(critics, update)
         priorities = metrics.pop(PRIORITIES)
         if drawn is not None:
@@ -167,15 +201,15 @@ def learn_critics(
 
 
 def critic_subset(setup: ActorCriticSetup[Any], learner: Any) -> Array:
-    """Choose ``num_target_critics`` critics for each update, without replacement: bool[updates, num_critics], the same on all
+    """Choose ``Ensemble.subset`` critics for each update, without replacement: bool[updates, num_critics], the same on all
     devices."""
-    config = setup.config
-    shape = (config.updates_per_iteration, config.num_critics)
-    if config.num_target_critics in (0, config.num_critics):
+    critics = setup.config.critics
+    shape = (setup.config.updates_per_iteration, critics.size)
+    if critics.subset in (0, critics.size):
         return jnp.ones(shape, bool)
     score = jax.random.bits(unrolled(setup.stream(learner, CHOSEN)), shape)
     before = (score[:, :, None] > score[:, None, :]).sum(-1)
-    return before < config.num_target_critics
+    return before < critics.subset
 
 
 def action_values(

@@ -13,10 +13,11 @@ from gymnasium import spaces
 from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.keywords import split_keywords
-from jaxrl.builder.setup import AlgorithmSetup, Learner, PreparedAgent, prepare
+from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
 from jaxrl.distributions import sample_each
 from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.optimize.gradients import add_losses, pmean, valid_mean, valid_means
+from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.minibatches import explained_variance
 from jaxrl.returns import bootstrap_mask
 from jaxrl.rollout.collect import fold_each

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +13,10 @@ from jaxrl.exploration.epsilon_greedy import epsilon_greedy, falling_epsilon, sp
 from jaxrl.models import split_mask
 from jaxrl.optimize import packing
 from jaxrl.optimize.gradients import descend
+from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay import Draw
 from jaxrl.rollout.collect import fold_each
-from jaxrl.settings.validation import refuse_unused
 from jaxrl.types import Array, Key, Metrics, Policy, PyTree, StepInput
-
-
-def check_exploration(config: Any) -> None:
-    """Raise ValueError if ``epsilon_exponent`` has no effect."""
-    if config.num_envs == 1:
-        refuse_unused(config, type(config)(), ["epsilon_exponent"], "with num_envs=1")
 
 
 def epsilon(setup: AlgorithmSetup[Any], learner: Any) -> Array:
@@ -38,10 +32,11 @@ def policy(setup: AlgorithmSetup[Any], learner: Any) -> Policy:
 def actions(
     setup: AlgorithmSetup[Any], policy: Policy, q_values: Array, inputs: StepInput, env_id: Array, keys: Key | None
 ) -> Array:
-    """Return actions i32[B]: ε-greedy with a key for each row, greedy without. ``epsilon_exponent`` varies ε by environment."""
+    """Return actions i32[B]: ε-greedy with a key for each row, greedy without. ``exploration`` varies ε by environment."""
     if keys is None:
         return jnp.argmax(q_values, -1).astype(jnp.int32)
-    rates = spread_epsilon(policy.exploration, setup.config.epsilon_exponent, env_id, setup.config.num_envs)
+    spread = setup.config.exploration
+    rates = spread_epsilon(policy.exploration, spread.exponent if spread else 0.0, env_id, setup.config.num_envs)
     return epsilon_greedy(q_values, split_mask(inputs.obs)[1], rates, keys)
 
 
@@ -59,33 +54,21 @@ PRIORITIES = "priorities"
 """Key in the metrics of a loss for the priorities of the drawn rows, f32[batch_size]. They are not logged."""
 
 
-class QLearner(NamedTuple):
-    """Learner state of an algorithm with replay and a target network."""
-
-    params: PyTree
-    opt_state: PyTree
-    hyperparams: Any
-    statistics: tuple[()]
-    key: Key
-    version: Array
-    target_params: PyTree
-    replay: PyTree
-
-
-def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any, example: Any) -> QLearner:
+def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any, example: Any) -> TargetLearner:
     """Initialise the learner, with identical online and target networks and a replay for rows like ``example``, unbatched."""
     learner = setup.init_learner(key, hyperparams)
-    return QLearner(*learner, target_params=jax.tree.map(jnp.copy, learner.params), replay=setup.replay.init(example))
+    target_params = jax.tree.map(jnp.copy, learner.params)
+    return TargetLearner(**learner._asdict(), target_params=target_params, replay=setup.replay.init(example))
 
 
 def learn(
     setup: AlgorithmSetup[Any],
-    learner: QLearner,
+    learner: TargetLearner,
     hyperparams: Any,
     loss: Callable[..., tuple[Array, dict[str, Array]]],
     batch: Callable[[PyTree, Draw], PyTree],
     *others: PyTree,
-) -> tuple[QLearner, Metrics]:
+) -> tuple[TargetLearner, Metrics]:
     """Run the updates of an iteration, with one gradient step per batch. Every ``target_update_interval`` updates, the target
     network moves by the fraction ``tau`` towards the online network (Mnih et al. 2015, algorithm 1, with ``tau`` 1).
 

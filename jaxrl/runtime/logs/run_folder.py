@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import jax
 import numpy as np
 
+from jaxrl.builder.old_specs import converted
 from jaxrl.runtime.logs.provenance import commit, hardware, installed_versions
 from jaxrl.runtime.logs.schema import check_config
 from jaxrl.runtime.system.disk import (
@@ -218,6 +219,7 @@ def what_counts(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict
     skipped = {"total_steps", *(name for name, value in here.get("settings", {}).items() if value is None)}
 
     def kept(spec: Mapping[str, Any]) -> dict[str, Any]:
+        spec = converted(spec)
         return {**spec, "settings": {name: x for name, x in spec.get("settings", {}).items() if name not in skipped}}
 
     return kept(there), kept(here)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import dataclasses
 import inspect
 import itertools
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -29,9 +27,11 @@ from jaxrl.runtime.cli.flags import (
     shown_as,
 )
 from jaxrl.runtime.cli.group import join_group
+from jaxrl.runtime.cli.options import chosen_options, field_docs, option_flags
 from jaxrl.runtime.cli.resume import parse_resume, resume
 from jaxrl.runtime.cli.user_code import import_algorithm, import_env_module
 from jaxrl.runtime.console.tables import folded, plain_table
+from jaxrl.settings.options import dotted_names, option_fields
 
 HELP = """\
 usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
@@ -181,19 +181,28 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
     measured = preset.settings if preset else {}
     structure = _flags("Structure", "Sizes and switches. Changing a value recompiles the program.", config, names[0], measured)
     if entry.network:
-        structure = _with_model(structure, algorithm, measured.get("model", {}))
+        structure = _with_networks(structure, algorithm, measured)
     data = _flags("Hyperparameters", "Numbers that the algorithm uses as data.", hyperparams, names[1], measured)
+    options = option_flags(config, measured)
 
-    def chosen(run: RunOptions, structure: Any, hyperparameters: Any) -> tuple[RunOptions, dict[str, Any]]:
+    def chosen(run: RunOptions, structure: Any, hyperparameters: Any, options: Any) -> tuple[RunOptions, dict[str, Any]]:
         settings = {**dataclasses.asdict(structure), **dataclasses.asdict(hyperparameters)}
-        return run, {name: value for name, value in settings.items() if value != {}}  # the default network
+        settings = {name: value for name, value in settings.items() if value != {}}  # the default network
+        return run, settings | chosen_options(config, measured, dataclasses.asdict(options))
 
-    chosen.__annotations__ |= {"run": RunOptions, "structure": structure, "hyperparameters": data}
+    chosen.__annotations__ |= {"run": RunOptions, "structure": structure, "hyperparameters": data, "options": options}
     if preset:
         run = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps, preset=preset.name)
-        chosen.__defaults__ = (run, structure(), data())
+        chosen.__defaults__ = (run, structure(), data(), options())
     if not {"-h", "--help"} & set(args):
-        refuse_foreign_flags(args, {*get_type_hints(RunOptions), *get_type_hints(structure), *names[1]})
+        allowed = {
+            *get_type_hints(RunOptions),
+            *get_type_hints(structure),
+            *names[1],
+            *option_fields(config),
+            *dotted_names(config),
+        }
+        refuse_foreign_flags(args, allowed)
         refuse_switch_values(args, [name for name, type_ in get_type_hints(config).items() if type_ is bool])
     return read_flags(
         chosen,
@@ -231,33 +240,20 @@ def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Ma
     return flags
 
 
-def _with_model(structure: type, algorithm: str, measured: Mapping[str, Any]) -> type:
-    """Add ``--model`` to the flags."""
+def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any]) -> type:
+    """Add ``--model``, and ``--critic`` for an algorithm with critics, to the flags."""
     entry = ALGORITHMS[algorithm]
-    help_ = (
-        f"Arguments of the network {entry.network}, such as core=gru hidden_sizes=128,128 (listed by jaxrl algos {algorithm})."
-    )
-    shown = tyro.conf.arg(help=help_, help_behavior_hint=f"(default: {' '.join(words(measured)) or 'none'})")
-    default = dataclasses.field(default_factory=lambda: dict(measured))
-    flags = dataclasses.make_dataclass(
-        structure.__name__, [("model", Annotated[ModelWords, shown], default)], bases=(structure,), frozen=True
-    )
+    networks = {"model": entry.network, "critic": "action_value"}
+    fields = []
+    for name in networks.keys() & inspect.signature(entry.load().make).parameters.keys():
+        help_ = f"Arguments of the network {networks[name]}, such as hidden_sizes=128,128"
+        help_ += f" (listed by jaxrl algos {algorithm})." if name == "model" else "; others are those of --model."
+        default = dict(measured.get(name, {}))
+        shown = tyro.conf.arg(help=help_, help_behavior_hint=f"(default: {' '.join(words(default)) or 'none'})")
+        fields.append((name, Annotated[ModelWords, shown], dataclasses.field(default_factory=default.copy)))
+    flags = dataclasses.make_dataclass(structure.__name__, sorted(fields, reverse=True), bases=(structure,), frozen=True)
     flags.__doc__ = structure.__doc__
     return flags
-
-
-def field_docs(source: type) -> dict[str, str]:
-    """Return the docstrings of the fields of a dataclass or NamedTuple: strings in their types or below them, also of bases."""
-    types = get_type_hints(source, include_extras=True)
-    docs = {name: text for name, type_ in types.items() for text in getattr(type_, "__metadata__", ()) if isinstance(text, str)}
-    for base in source.__bases__:
-        docs |= field_docs(base) if dataclasses.is_dataclass(base) else {}
-    body = ast.parse(textwrap.dedent(inspect.getsource(source))).body[0].body  # type: ignore[attr-defined]
-    for field, after in itertools.pairwise(body):
-        text = after.value if isinstance(after, ast.Expr) else None
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Constant):
-            docs[field.target.id] = str(text.value)
-    return {name: " ".join(text.replace("``", "").split()) for name, text in docs.items()}
 
 
 def parse_seeds(text: str) -> int | list[int]:
