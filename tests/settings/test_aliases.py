@@ -18,7 +18,7 @@ from jaxrl.registry import ALGORITHMS, setting_names
 from jaxrl.runtime.cli.commands.train import RunOptions, parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.sweep import SweepFile, read_sweep
-from jaxrl.settings.aliases import _ELSEWHERE, _NOTES, RUN_ARGUMENTS, nearest, translate_alias
+from jaxrl.settings.aliases import RUN_ARGUMENTS, alias_table, nearest, translate_alias
 from jaxrl.types import Agent
 from tests.helpers import probes
 from tests.helpers.agents import ALGORITHM_NAMES, every_algorithm, small_dqn, small_ppo
@@ -293,7 +293,7 @@ def test_every_name_on_the_right_exists() -> None:
     settings = {name for algorithm in ALGORITHM_NAMES for part in setting_names(algorithm) for name in part}
     sweep, options = set(SweepFile.__dataclass_fields__), set(RunOptions.__dataclass_fields__)
     known = builders | settings | sweep | options | keywords(jaxrl.run) | keywords(jaxrl.evaluate)
-    assert set(_ELSEWHERE) <= known and set(_NOTES) <= set(_ELSEWHERE)
+    assert set(alias_table()["settings"]) <= known and {entry.get("needs", "tau") for entry in alias_table()["instead"]} <= known
     assert keywords(jaxrl.run) - {"agent", "total_steps", "hyperparams"} == set(RUN_ARGUMENTS.split())
 
 
@@ -305,7 +305,8 @@ def test_a_name_from_elsewhere_means_one_thing(algorithm: str) -> None:
         {*structure, *data, *RunOptions.__dataclass_fields__},
         RUN_ARGUMENTS.split(),
     ):
-        listed = [name for here, names in _ELSEWHERE.items() if here in allowed for name in names.lower().split()]
+        table = alias_table()["settings"].items()
+        listed = [name for here, entry in table if here in allowed for name in entry.get("names", "").lower().split()]
         assert len(listed) == len(set(listed)), {name for name in listed if listed.count(name) > 1}
 
 
