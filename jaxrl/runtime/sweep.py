@@ -96,7 +96,7 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
 
 def _checked(sweep: SweepFile) -> SweepFile:
     """Return the sweep with whole numbers as integers, after checking that every combination can be built in any environment."""
-    from jaxrl.runtime.training_loop.plan import check_members, check_seeds
+    from jaxrl.runtime.training_loop.members import check_members, check_seeds
 
     entry = ALGORITHMS[sweep.algorithm]
     _, config, hyperparams = entry.load()

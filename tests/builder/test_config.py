@@ -19,7 +19,9 @@ from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.dqn import DQNConfig
 from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams
 from jaxrl.builder.config import ReplayConfig, RolloutConfig
-from jaxrl.runtime.training_loop.plan import check_hyperparams, check_seeds, make_plan
+from jaxrl.runtime.training_loop.members import check_hyperparams, check_seeds
+from jaxrl.runtime.training_loop.plan import make_plan
+from jaxrl.runtime.training_loop.run_config import Evaluations, RunConfig
 from jaxrl.settings.validation import (
     Count,
     PositiveUnit,
@@ -317,8 +319,12 @@ def test_check_count() -> None:
 
 def test_a_run_takes_whole_floats() -> None:
     agent = small_ppo(ENV)
-    given, plain = ((1e3, 2.0, 3.0, 4.0), (1000, 2, 3, 4))
-    assert make_plan(agent, *given) == make_plan(agent, *plain) and all(type(x) is int for x in make_plan(agent, *given)[:6])
+    given, plain = (
+        make_plan(agent, RunConfig(total_steps, chunk_iterations=chunk, evaluation=Evaluations(every, episodes)))
+        for total_steps, every, episodes, chunk in ((1e3, 2.0, 3.0, 4.0), (1000, 2, 3, 4))
+    )
+    counts = ("total_steps", "eval_every", "eval_episodes", "chunk_iterations", "iterations", "rows_per_iteration")
+    assert given == plain and all(type(given.request()[name]) is int for name in counts)
     assert check_seeds(2.0) == [0, 1]
     with pytest.raises(TypeError, match=r"seeds=1\.5 must be a number of seeds"):
         check_seeds(1.5)

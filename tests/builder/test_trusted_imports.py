@@ -31,7 +31,9 @@ from jaxrl.runtime.evaluation.evaluate_runs import EvaluationSettings, evaluate_
 from jaxrl.runtime.logs.provenance import commit
 from jaxrl.runtime.logs.run_folder import RunFolder
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
-from jaxrl.runtime.training_loop.run_files import RunFiles, RunOutput
+from jaxrl.runtime.training_loop.plan import make_plan
+from jaxrl.runtime.training_loop.run_config import RunConfig
+from jaxrl.runtime.training_loop.run_files import RunFiles
 from jaxrl.settings.loadable import KINDS, MODULES, component
 from tests.helpers.agents import SMALL_ACTOR_CRITIC, cartpole, gymnax_id, small_ppo, tiny
 
@@ -507,5 +509,5 @@ def test_a_run_says_how_to_go_on_with_it(tmp_path: Path) -> None:
         (small_ppo("CartPole-v1", model=model), f"jaxrl.resume('{tmp_path}', model=…)"),
     ):
         with contextlib.closing(RunFolder(tmp_path)) as folder:
-            files = RunFiles(folder, agent, {"save_replay": True}, RunOutput(), jax.devices(), print)
+            files = RunFiles(folder, agent, make_plan(agent, RunConfig(64)), jax.devices(), print)
             assert files.resume_command == command

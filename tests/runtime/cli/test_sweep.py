@@ -26,7 +26,9 @@ from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
-from jaxrl.runtime.training_loop.plan import check_hyperparams, check_members, check_seeds, make_plan
+from jaxrl.runtime.training_loop.members import check_hyperparams, check_members, check_seeds
+from jaxrl.runtime.training_loop.plan import make_plan
+from jaxrl.runtime.training_loop.run_config import RunConfig
 from jaxrl.settings.validation import merge_hyperparams
 from tests.helpers.agents import gymnax_id
 from tests.helpers.paths import ROOT
@@ -169,7 +171,7 @@ def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
 
     rates, data = [], []
     for agent, total_steps, given in asked:
-        plan = make_plan(agent, total_steps)
+        plan = make_plan(agent, RunConfig(total_steps))
         values = check_hyperparams(agent, given.get("hyperparams"), 1) or {}
         one = {name: np.ravel(value)[0] for name, value in values.items()}
         data.append(merge_hyperparams(agent.hyperparams, with_total_steps(agent, one, plan.total_steps)))
