@@ -308,9 +308,8 @@ def check_settings(setup: ActorCriticSetup[SACConfig]) -> None:
     """Raise ValueError for settings that have no effect with this action space or temperature."""
     config, space = setup.config, setup.action_space
     is_discrete = isinstance(space, spaces.Discrete)
-    for name, value in {"critics": config.critics, "exploration": config.exploration}.items():
-        if is_discrete and isinstance(value, Quantiles | Optimistic):
-            raise ValueError(f"{name}={value.name!r} has no effect on {space}: it is for Box actions")
+    if is_discrete and config.exploration is not None:
+        raise ValueError(f"exploration={config.exploration.name!r} is for Box actions, and the environment has {space}")
     if isinstance(config.temperature, LearnedTemperature):
         other = "box_entropy" if is_discrete else "discrete_entropy"
         refuse_unused(config.temperature, LearnedTemperature(), (other,), f"on {space}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from jaxrl.settings.aliases import belongs_to_run, hint_or, nearest, translate_alias
@@ -59,7 +60,7 @@ def free_hyperparams(config: Any, hyperparams: Any) -> dict[str, Any]:
     return {name: type_ for name, type_ in setting_types(hyperparams).items() if name not in held}
 
 
-def hint_for(config: type, name: str, allowed: Iterable[str]) -> str:
+def hint_for(config: type, name: str, allowed: Sequence[str]) -> str:
     """Return the hint for an unknown keyword: the nearest setting, or the option whose field it is."""
     dotted = dotted_names(config)
     fields = {each.partition(".")[2]: each for each in dotted}
@@ -67,5 +68,7 @@ def hint_for(config: type, name: str, allowed: Iterable[str]) -> str:
     if (found := fields.get(name, known[0])) in dotted:
         note = f" ({known[1]})" if known[0] == found and known[1] else ""
         return f" It is a field of an option: {written(config, found)}{note}."
-    hint = belongs_to_run(name) or nearest(name, sorted([*allowed, *fields]))
+    if not known[0] and (close := difflib.get_close_matches(name, fields, 1, 0.8)):
+        return f" Did you mean {written(config, fields[close[0]])}?"
+    hint = belongs_to_run(name) or nearest(name, sorted(allowed))
     return hint_or(hint, f"Settings: {sorted(allowed)}.")

@@ -35,8 +35,11 @@ def translate_alias(name: str, allowed: Collection[str]) -> tuple[str, str] | No
     plain = name.lower().replace("-", "_")
     if plain in allowed:
         return plain, ""
+    table = alias_table()["settings"]
     for column in ("names", "otherwise"):
-        for here, entry in alias_table()["settings"].items():
+        for here, entry in table.items():
+            if (like := entry.get("like")) is not None:
+                entry = {**table[like], column: f"{like} {table[like].get(column, '')}"}
             if here in allowed and plain in entry.get(column, "").lower().split():
                 return here, "" if plain in entry.get("same_units", "").split() else entry.get("note", "")
     return None

@@ -29,12 +29,12 @@ class Option:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        for field, type_ in setting_types(kind).items():
-            try:
+        try:
+            for field, type_ in setting_types(kind).items():
                 object.__setattr__(self, field, checked(field, getattr(self, field), type_))
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"{type(self).__name__}: {error}") from None
-        self.check()
+            self.check()
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{kind.__name__}: {error}") from None
 
     def check(self) -> None:
         """Check that the fields fit together; each is in its own range already.
@@ -163,6 +163,8 @@ def resolve_option(setting: str, value: Any, kinds: tuple[Any, ...], default: Op
             raise ValueError(f"{setting}={shortened(fields)} must have a name: {names}")
         if default is not None and value == default.name:
             fields = {**dataclasses.asdict(default), **fields}  # type: ignore[call-overload]
+    if any(value is kind for kind in kinds):
+        raise TypeError(f"{setting}={value.__name__} is a class: write {setting}={value.__name__}()")
     if not isinstance(value, str):
         allowed = ["None" if kind is None else f"{kind.__name__}(…)" for kind in kinds]
         raise TypeError(f"{setting}={shortened(value)} must be {listed(allowed, 'or')}, or its name: {names}")

@@ -69,14 +69,14 @@ def test_no_pure_module_imports_the_runtime(name: str) -> None:
 
 
 FLOORS = (
-    ("doors", "interpreter", "types", "version"),
+    ("interpreter", "types", "version"),
     ("settings", "xla"),
     ("registry", "spaces"),
     ("distributions", "exploration", "metrics", "returns", "rollout"),
     ("models", "optimize", "replay"),
     ("agent", "envs", "intrinsic"),
     ("builder",),
-    ("algorithms", "parallel", "training"),
+    ("algorithms", "options", "parallel", "training"),
 )
 """Layers.
 

@@ -102,6 +102,8 @@ def prepare_off_policy(
             prepared.hyperparams, hyperparams(), ("actor_learning_rate",), "with an optimizer that does not use learning_rate"
         )
     outputs = structure.critics.num_outputs
+    if outputs and not isinstance(space, spaces.Box):
+        raise ValueError(f"critics={structure.critics.name!r} are for Box actions, and the environment has {space}")
     default_critic = partial(action_value, num_outputs=outputs, **(critic if isinstance(critic, Mapping) else {}))
     resolved = resolve_critic(None if isinstance(critic, Mapping) else critic, default_critic, bound, outputs)
     replay = resolve_replay(parts["replay"], bound, structure, before=1, after=structure.n_step)
