@@ -26,7 +26,8 @@ from jaxrl.optimize import packing
 from jaxrl.optimize.gradients import descend, valid_mean
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout.collect import fold_each
-from jaxrl.settings.validation import Count, LearningRate, Positive, TotalSteps, Unit
+from jaxrl.settings.hyperparams import LearningRate, TotalSteps
+from jaxrl.settings.validation import Count, Positive, Unit
 from jaxrl.spaces.action_scaling import to_environment
 
 REINFORCE = Entry(

@@ -14,7 +14,8 @@ from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.setup import prepare
 from jaxrl.models import actor_critic
 from jaxrl.returns import discounts, lambda_returns
-from jaxrl.settings.validation import LearningRate, Positive, TotalSteps, Unit
+from jaxrl.settings.hyperparams import LearningRate, TotalSteps
+from jaxrl.settings.validation import Positive, Unit
 
 
 class Hyperparams(NamedTuple):

@@ -42,17 +42,9 @@ from jaxrl.replay.options import Prioritized
 from jaxrl.replay.transitions import Transitions, example_row, transitions
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.aliases import suggest_arguments
-from jaxrl.settings.validation import (
-    Count,
-    LearningRate,
-    Positive,
-    PositiveUnit,
-    TotalSteps,
-    Unit,
-    added,
-    refuse_unused,
-)
+from jaxrl.settings.validation import Count, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
 from jaxrl.xla.fast_random import fold_in
 
@@ -90,23 +82,18 @@ class DQNConfig(HindsightConfig):
 class DQNHyperparams(NamedTuple):
     """Hyperparameters of DQN: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 0.01
-    gamma: Unit = 0.99
-    """Discount per step."""
-    tau: PositiveUnit = 1.0
-    """Step of the target network towards the online network at each change, as a fraction; 1 copies."""
-    epsilon_start: Unit = 1.0
-    """Probability of a random action at the start."""
-    epsilon_end: Unit = 0.1
-    """Probability of a random action after exploration_steps."""
-    exploration_steps: Positive = 5_000.0
-    """Rows, after the warm-up, over which epsilon falls linearly."""
-    max_grad_norm: Positive = 1_000.0
+    learning_rate: shared.LearningRate = 0.01
+    gamma: shared.Gamma = 0.99
+    tau: shared.Tau = 1.0
+    epsilon_start: shared.EpsilonStart = 1.0
+    epsilon_end: shared.EpsilonEnd = 0.1
+    exploration_steps: shared.ExplorationSteps = 5_000.0
+    max_grad_norm: shared.MaxGradNorm = 1_000.0
     """Clip the gradient to this global norm. A tight clip shrinks the batches with the largest errors, which contain episode
     ends."""
-    adam_eps: Positive = 0.01
+    adam_eps: shared.AdamEps = 0.01
     """Adam's ε. A large value takes smaller steps where gradients are small, as between actions of nearly the same value."""
-    total_steps: TotalSteps = 0.0
+    total_steps: shared.TotalSteps = 0.0
 
 
 # ------------------------------------------------------------------------------------------------------------------------ loss

@@ -41,7 +41,8 @@ from jaxrl.optimize.minibatches import (
 )
 from jaxrl.returns import discounts, gae
 from jaxrl.rollout.running_statistics import normalize_inputs, scale_rewards, update_statistics
-from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, added, refuse_unused
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in
 
@@ -75,20 +76,16 @@ class PPOConfig(OnPolicyConfig):
 class PPOHyperparams(NamedTuple):
     """Hyperparameters of PPO: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 1e-3
-    gamma: Unit = 0.99
-    """Discount per step."""
+    learning_rate: shared.LearningRate = 1e-3
+    gamma: shared.Gamma = 0.99
     gae_lambda: Unit = 0.95
     """λ of generalised advantage estimation: 0 trusts the value, 1 the rewards."""
     clip_eps: Positive = 0.2
     """``Clip.eps``."""
-    ent_coef: NonNegative = 0.01
-    """Weight of the entropy bonus."""
-    vf_coef: NonNegative = 0.5
-    """Weight of the value loss."""
-    max_grad_norm: Positive = 0.5
-    """Clip the gradient to this global norm."""
-    total_steps: TotalSteps = 0.0
+    ent_coef: shared.EntCoef = 0.01
+    vf_coef: shared.VfCoef = 0.5
+    max_grad_norm: shared.MaxGradNorm = 0.5
+    total_steps: shared.TotalSteps = 0.0
 
 
 class Batch(NamedTuple):

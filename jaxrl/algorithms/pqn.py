@@ -27,7 +27,8 @@ from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, shuffled
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout.inputs import zero_invalid
-from jaxrl.settings.validation import Count, LearningRate, Positive, TotalSteps, Unit, added
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import Count, Unit, added
 from jaxrl.types import Agent, Array, EnvLike, Metrics, Model, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in
 
@@ -57,22 +58,16 @@ class PQNConfig(RolloutConfig):
 class PQNHyperparams(NamedTuple):
     """Hyperparameters of PQN: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 5e-4
-    gamma: Unit = 0.99
-    """Discount per step."""
+    learning_rate: shared.LearningRate = 5e-4
+    gamma: shared.Gamma = 0.99
     q_lambda: Unit = 0.95
     """λ of the returns: 0 trusts the Q-values, 1 the rewards."""
-    epsilon_start: Unit = 1.0
-    """Probability of a random action at the start."""
-    epsilon_end: Unit = 0.1
-    """Probability of a random action after exploration_steps."""
-    exploration_steps: Positive = 50_000.0
-    """Rows over which epsilon falls linearly."""
-    max_grad_norm: Positive = 10.0
-    """Clip the gradient to this global norm."""
-    adam_eps: Positive = 1e-5
-    """Adam's ε."""
-    total_steps: TotalSteps = 0.0
+    epsilon_start: shared.EpsilonStart = 1.0
+    epsilon_end: shared.EpsilonEnd = 0.1
+    exploration_steps: shared.ExplorationSteps = 50_000.0
+    max_grad_norm: shared.MaxGradNorm = 10.0
+    adam_eps: shared.AdamEps = 1e-5
+    total_steps: shared.TotalSteps = 0.0
 
 
 class PQNRows(NamedTuple):

@@ -31,8 +31,9 @@ from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, s
 from jaxrl.replay.transitions import example_row, replay_rows
 from jaxrl.returns import bootstrap_mask, discounts, n_step_returns
 from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.options import Option, option
-from jaxrl.settings.validation import Count, CountOrZero, LearningRate, Positive, PositiveUnit, TotalSteps, Unit, added
+from jaxrl.settings.validation import Count, CountOrZero, Positive, PositiveUnit, Unit, added
 from jaxrl.spaces.trees import same_shapes
 from jaxrl.types import Agent, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout
 
@@ -104,24 +105,18 @@ class R2D2Config(ReplayConfig):
 class R2D2Hyperparams(NamedTuple):
     """Hyperparameters of R2D2: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 1e-3
-    gamma: Unit = 0.99
+    learning_rate: shared.LearningRate = 1e-3
+    gamma: shared.Gamma = 0.99
     """Discount per step; 0.997 in the paper."""
-    tau: PositiveUnit = 1.0
-    """Step of the target network towards the online network at each change, as a fraction; 1 copies."""
+    tau: shared.Tau = 1.0
     eta: Unit = 0.9
     """η: a sequence's priority is η times its largest error plus 1 − η times its mean error."""
-    epsilon_start: Unit = 1.0
-    """Probability of a random action at the start."""
-    epsilon_end: Unit = 0.05
-    """Probability of a random action after exploration_steps."""
-    exploration_steps: Positive = 20_000.0
-    """Rows, after the warm-up, over which epsilon falls linearly."""
-    max_grad_norm: Positive = 40.0
-    """Clip the gradient to this global norm."""
-    adam_eps: Positive = 1e-3
-    """Adam's ε."""
-    total_steps: TotalSteps = 0.0
+    epsilon_start: shared.EpsilonStart = 1.0
+    epsilon_end: shared.EpsilonEnd = 0.05
+    exploration_steps: shared.ExplorationSteps = 20_000.0
+    max_grad_norm: shared.MaxGradNorm = 40.0
+    adam_eps: shared.AdamEps = 1e-3
+    total_steps: shared.TotalSteps = 0.0
 
 
 # ------------------------------------------------------------------------------------------------------------------- rescaling

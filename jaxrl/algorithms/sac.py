@@ -36,18 +36,9 @@ from jaxrl.optimize.learner import Learner
 from jaxrl.replay.transitions import bootstrapped
 from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.rollout.collect import fold_each
+from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.options import Option, hyperparameter, option
-from jaxrl.settings.validation import (
-    Count,
-    LearningRate,
-    NonNegative,
-    Positive,
-    PositiveUnit,
-    TotalSteps,
-    Unit,
-    added,
-    refuse_unused,
-)
+from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added, refuse_unused
 from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
@@ -58,7 +49,7 @@ class LearnedTemperature(Option):
 
     initial: Positive = hyperparameter("temperature", 1.0)
     """α, the weight of the entropy in nats relative to rewards, at the start."""
-    learning_rate: LearningRate = hyperparameter("temperature_learning_rate", 1e-3)
+    learning_rate: shared.LearningRate = hyperparameter("temperature_learning_rate", 1e-3)
     """Adam's step size for the logarithm of α."""
     box_entropy: NonNegative = hyperparameter("box_entropy", 1.0)
     """Box actions: the target entropy is −box_entropy nats per dimension, for actions in [−1, 1]."""
@@ -101,14 +92,12 @@ class SACConfig(OffPolicyConfig):
 class SACHyperparams(NamedTuple):
     """Hyperparameters of SAC: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 1e-3
-    actor_learning_rate: LearningRate = 1e-3
-    """Learning rate of the policy."""
-    temperature_learning_rate: LearningRate = 1e-3
+    learning_rate: shared.LearningRate = 1e-3
+    actor_learning_rate: shared.ActorLearningRate = 1e-3
+    temperature_learning_rate: shared.LearningRate = 1e-3
     """``LearnedTemperature.learning_rate``."""
-    gamma: Unit = 0.99
-    """Discount per step."""
-    tau: PositiveUnit = 0.005
+    gamma: shared.Gamma = 0.99
+    tau: shared.Tau = 0.005
     """Step of the target critics towards the critics at each update, as a fraction."""
     temperature: Positive = 1.0
     """``LearnedTemperature.initial`` or ``FixedTemperature.value``."""
@@ -120,11 +109,10 @@ class SACHyperparams(NamedTuple):
     """``Optimistic.beta``."""
     optimism_kl: NonNegative = 23.53
     """``Optimistic.kl``."""
-    max_grad_norm: Positive = 1_000.0
+    max_grad_norm: shared.MaxGradNorm = 1_000.0
     """Clip the policy's gradient and the critics' joint gradient, each to this global norm."""
-    adam_eps: Positive = 1e-8
-    """Adam's ε."""
-    total_steps: TotalSteps = 0.0
+    adam_eps: shared.AdamEps = 1e-8
+    total_steps: shared.TotalSteps = 0.0
 
 
 class SACState(Learner):

@@ -39,8 +39,9 @@ from jaxrl.rollout.running_statistics import (
     update_reward_statistics,
 )
 from jaxrl.settings.aliases import nearest
+from jaxrl.settings.hyperparams import LearningRate
 from jaxrl.settings.loadable import component
-from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, PositiveUnit, Unit, checked, setting_types
+from jaxrl.settings.validation import Count, NonNegative, Positive, PositiveUnit, Unit, checked, setting_types
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Key, Model, PyTree, Rollout, StepInput
 

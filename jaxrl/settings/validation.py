@@ -43,14 +43,6 @@ NonNegative = Annotated[float, Range(0)]
 Unit = Annotated[float, Range(0, 1)]
 PositiveUnit = Annotated[float, Range(0, 1, open_low=True)]
 
-# For hyperparameters that are the same in every algorithm, the type also has the description.
-LearningRate = Annotated[float, Range(0), "Adam's step size; 0 disables learning, as a control."]
-TotalSteps = Annotated[
-    float,
-    Range(0, integral=True),
-    "Rows per seed of the whole run, for ``anneal``; 0 if unknown. ``run`` and ``make_train`` set it to their length.",
-]
-
 
 @functools.cache
 def setting_types(source: Any) -> dict[str, Any]:
