@@ -8,8 +8,8 @@ from jaxrl.algorithms.common.optimistic_exploration import Optimistic
 from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
 from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Munchausen, Scalar
 from jaxrl.algorithms.common.quantile_critics import Quantiles
-from jaxrl.algorithms.r2d2 import Rescale
-from jaxrl.algorithms.sac import FixedTemperature, LearnedTemperature
+from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature
+from jaxrl.algorithms.common.value_rescaling import Rescale
 from jaxrl.exploration.options import OU, Gaussian, Noisy, Spread
 from jaxrl.replay.options import Episode, Final, Future, Prioritized, Sequence, Uniform
 

@@ -1,11 +1,10 @@
 """R2D2 (Kapturowski et al. 2019): recurrent Q-learning from prioritised sequences, each stored with its initial carry.
 
-Reads top to bottom: settings, rescaling, loss, storing, learning, builder.
+Reads top to bottom: settings, loss, storing, learning, builder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
 from jaxrl.algorithms.common.q_learning import PRIORITIES, act, policy
+from jaxrl.algorithms.common.value_rescaling import Rescale, scale
 from jaxrl.builder.components import ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
@@ -32,18 +32,9 @@ from jaxrl.replay.transitions import example_row, replay_rows
 from jaxrl.returns import bootstrap_mask, discounts, n_step_returns
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.options import Option, option
-from jaxrl.settings.validation import Count, CountOrZero, Positive, PositiveUnit, Unit, added
+from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit, added
 from jaxrl.spaces.trees import same_shapes
 from jaxrl.types import Agent, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout
-
-
-@option("sqrt")
-class Rescale(Option):
-    """Learn values on a scale that grows like the square root of the return (Pohlen et al. 2018)."""
-
-    eps: PositiveUnit = 1e-3
-    """ε of the scale: its smallest slope."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +73,6 @@ class R2D2Config(ReplayConfig):
         """Number of rows of a sequence after its first: burn-in, training rows and the last return."""
         return self.burn_in + self.sequence_length - 1 + self.n_step
 
-    @property
-    def scale(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
-        """Functions from returns to the network's scale, and back."""
-        if self.rescale is None:
-            return (lambda x: x), (lambda x: x)
-        return partial(rescaled, eps=self.rescale.eps), partial(unscaled, eps=self.rescale.eps)
-
     def network(self, default: Any) -> ModelFn:
         return partial(default, core="gru")
 
@@ -119,23 +103,6 @@ class R2D2Hyperparams(NamedTuple):
     total_steps: shared.TotalSteps = 0.0
 
 
-# ------------------------------------------------------------------------------------------------------------------- rescaling
-
-
-def rescaled(x: Array, eps: float) -> Array:
-    """h(x) = sign(x)·(√(|x| + 1) − 1) + ε·x (section 2.3; Pohlen et al. 2018, proposition A.2)."""
-    return x / (jnp.sqrt(jnp.abs(x) + 1.0) + 1.0) + eps * x
-
-
-def unscaled(y: Array, eps: float) -> Array:
-    """h⁻¹(y) = sign(y)·(u² − 1), u = (√(1 + 4ε·(|y| + 1 + ε)) − 1) / 2ε, the inverse of ``rescaled``.
-
-    Both functions avoid differences of nearly equal numbers, which would lose most digits in float32.
-    """
-    u_minus_1 = 2.0 * jnp.abs(y) / (jnp.sqrt(1.0 + 4.0 * eps * (jnp.abs(y) + 1.0 + eps)) + 1.0 + 2.0 * eps)
-    return jnp.sign(y) * u_minus_1 * (u_minus_1 + 2.0)
-
-
 # ------------------------------------------------------------------------------------------------------------------------ loss
 
 
@@ -163,7 +130,7 @@ def r2d2_loss(
     y = h(Σₖ γᵏ·r_{t+k} + γⁿ·h⁻¹(Q⁻(s_{t+n}, argmaxₐ Q(s_{t+n}, a)))), with fewer rewards if the episode ends earlier (section
     2.3). Both networks start from the carry stored with the sequence. The metrics returned include the priorities.
     """
-    h, inverse = config.scale
+    h, inverse = scale(config.rescale)
     batch = batch._replace(inputs=zero_invalid(batch.inputs, bootstrap_mask(batch)))
     online = q_values(model, config, params, batch)
     target = model.unroll(target_params, batch.carry, batch.inputs)[1][config.burn_in :]
