@@ -10,7 +10,6 @@ import importlib
 from typing import Any, NamedTuple
 
 from jaxrl.settings.aliases import listed, unknown
-from jaxrl.settings.options import held_by_options, option_fields
 
 
 class Paper(NamedTuple):
@@ -270,6 +269,8 @@ def unknown_algorithm(name: str) -> ValueError | TypeError:
 def setting_names(algorithm: str) -> tuple[list[str], list[str]]:
     """Return the names of an algorithm's structural settings and of its hyperparameters, except options, their fields, and
     ``total_steps``."""
+    from jaxrl.settings.options import held_by_options, option_fields  # which import numpy
+
     _, config, hyperparams = ALGORITHMS[algorithm].load()
     options, held = option_fields(config), {*held_by_options(config), "total_steps"}
     structure = [name for name in config.__dataclass_fields__ if name not in options]

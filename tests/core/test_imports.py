@@ -336,13 +336,16 @@ def test_an_algorithm_reads_in_a_few_screens(algorithm: str, lines: int) -> None
 def statements(algorithm: str) -> Counter[str]:
     """Count the lines of an algorithm's file as formatted by ``ast.unparse``, with a signature in one line.
 
-    Imports, docstrings and the builder's decorator do not count.
+    Imports, docstrings, declarations of fields and the builder's decorator do not count.
     """
 
     class Bare(ast.NodeTransformer):
         def visit_Import(self, node: Any) -> None: ...
 
         visit_ImportFrom = visit_Import
+
+        def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign | None:
+            return None if isinstance(node.target, ast.Name) else node
 
         def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
             return None if isinstance(node.value, ast.Constant) else node
