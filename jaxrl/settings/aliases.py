@@ -12,6 +12,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
+from jaxrl.doors import open_door
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ELSEWHERE = {
@@ -66,8 +68,7 @@ _ELSEWHERE = {
     "importance_exponent": "prioritized_replay_beta prioritized_replay_beta0 per_beta beta_per pri_beta_init"
     " importance_sampling_exponent importance_beta priority_weight",
     "target_update_interval": "target_network_frequency target_update_freq target_update_frequency target_update"
-    " target_network_update_freq update_target_every target_update_period"
-    " update_target_steps",
+    " target_network_update_freq update_target_every target_update_period update_target_steps",
     "tau": "polyak soft_update target_smoothing",
     "epsilon_start": "start_e eps_start exploration_initial_eps initial_epsilon epsilon_init eps_init",
     "epsilon_end": "end_e eps_end exploration_final_eps final_epsilon epsilon_final eps_final min_epsilon epsilon_min",
@@ -181,12 +182,6 @@ _NOTES = {
 _SAME_UNITS = {"num_mini_batch", "n_minibatches", "nminibatches", "minibatches", "utd", "utd_ratio"}
 """Names in other libraries whose units are the same, so that they need no note."""
 
-RUN_ARGUMENTS = (
-    "seeds out eval_every eval_episodes eval_explore chunk_iterations exact_steps stop_at on_nan on_chunk init_from init_which"
-    " sampler overlap scheme num_workers devices_per_seed checkpoint_every keep_checkpoints save_replay tensorboard wandb quiet"
-)
-"""Arguments of ``jaxrl.run`` that a builder does not take."""
-
 
 def listed(words: Sequence[str], last: str = "and") -> str:
     """Join words as in ``a, b and c``."""
@@ -213,9 +208,15 @@ def instead_of(name: str, allowed: Collection[str]) -> str | None:
     )
 
 
+def run_arguments() -> list[str]:
+    """Return the arguments of ``jaxrl.run`` that a builder does not take, from its signature."""
+    parameters = inspect.signature(open_door("jaxrl", "run")).parameters
+    return [name for name in parameters if name not in ("agent", "total_steps", "hyperparams")]
+
+
 def belongs_to_run(name: str) -> str:
     """Return a sentence to append to a builder's error if the keyword belongs to ``jaxrl.run``, else an empty string."""
-    found = translate_alias(name, RUN_ARGUMENTS.split())
+    found = translate_alias(name, run_arguments())
     return f" {found[0]} is an argument of jaxrl.run, not of the builder." if found else ""
 
 
