@@ -24,7 +24,7 @@ from jaxrl.rollout.collect import collect, fold_each
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.runtime.trainers.device_layout import open_fused
 from jaxrl.runtime.trainers.fused import FusedDriver
-from jaxrl.training import evaluate, num_iterations
+from jaxrl.training import evaluate_pure, num_iterations
 from jaxrl.types import Agent, Algorithm, Array, Key, Mean, Metrics, Policy, PyTree, Rollout, StepInput
 
 
@@ -181,7 +181,7 @@ class FusedProgram:
 
     def evaluate(self, policies: Policy, keys: Key) -> Array:
         def mean_return(policy: Policy, key: Key) -> Array:
-            return evaluate(self._agent, policy, key, EPISODES).episodic_return.mean()
+            return evaluate_pure(self._agent, policy, key, EPISODES).episodic_return.mean()
 
         return jax.jit(jax.vmap(mean_return))(policies, keys)
 

@@ -104,6 +104,7 @@ _ROOMS = ("envs", "metrics", "models", "options", "parallel", "replay", "returns
 """Modules available as attributes after ``import jaxrl``, as in ``jaxrl.parallel.initialize()``."""
 
 DOORS["jaxrl.parallel.initialize"] = "jaxrl.runtime.distributed.start"
+DOORS["jaxrl.run"] = _HOMES["run"]
 
 
 _ELSEWHERE = {

@@ -10,13 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-F = TypeVar("F", bound=Callable[..., Any])
+from jaxrl.settings.doors import open_door
 
-RUN_ARGUMENTS = (
-    "seeds out eval_every eval_episodes eval_explore chunk_iterations exact_steps stop_at on_nan on_chunk init_from init_which"
-    " sampler overlap scheme num_workers devices_per_seed checkpoint_every keep_checkpoints save_replay tensorboard wandb quiet"
-)
-"""Arguments of ``jaxrl.run`` that a builder does not take."""
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:
@@ -54,9 +50,15 @@ def instead_of(name: str, allowed: Collection[str]) -> str | None:
     return None
 
 
+def run_arguments() -> list[str]:
+    """Return the arguments of ``jaxrl.run`` that a builder does not take, from its signature."""
+    parameters = inspect.signature(open_door("jaxrl", "run")).parameters
+    return [name for name in parameters if name not in ("agent", "total_steps", "hyperparams")]
+
+
 def belongs_to_run(name: str) -> str:
     """Return a sentence to append to a builder's error if the keyword belongs to ``jaxrl.run``, else an empty string."""
-    found = translate_alias(name, RUN_ARGUMENTS.split())
+    found = translate_alias(name, run_arguments())
     return f" {found[0]} is an argument of jaxrl.run, not of the builder." if found else ""
 
 

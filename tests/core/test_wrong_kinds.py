@@ -25,7 +25,6 @@ from jaxrl.runtime.checkpoint import manifest
 from jaxrl.runtime.checkpoint.leaves import LeafSpec
 from jaxrl.runtime.checkpoint.manifest import CheckpointError
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.trainers.host import evaluate_host
 from jaxrl.types import Agent
 from tests.helpers import probes
 from tests.helpers.agents import small_ppo
@@ -102,7 +101,7 @@ def test_environments_that_cannot_be_closed_cost_no_result() -> None:
     agent = small_ppo(clock(Stuck))
     state = agent.init(jax.random.key(0))
     with pytest.warns(UserWarning, match=r"its environments could not be closed \(ZeroDivisionError: not today\)"):
-        played = evaluate_host(agent, state, jax.random.key(1), 2, max_steps=2)
+        played = jaxrl.evaluate(agent, state, jax.random.key(1), 2, max_steps=2)
     assert played.episodic_length.tolist() == [2, 2]
 
 

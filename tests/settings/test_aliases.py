@@ -15,10 +15,11 @@ from jaxrl.algorithms.dqn import RAINBOW
 from jaxrl.optimize.schedules import check_schedules
 from jaxrl.registry import _ELSEWHERE as ELSEWHERE
 from jaxrl.registry import ALGORITHMS, setting_names
-from jaxrl.runtime.cli.commands.train import RunOptions, parse
+from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.cli.run_flags import run_flags
 from jaxrl.runtime.sweep import SweepFile, read_sweep
-from jaxrl.settings.aliases import RUN_ARGUMENTS, alias_table, nearest, translate_alias
+from jaxrl.settings.aliases import alias_table, nearest, run_arguments, translate_alias
 from jaxrl.types import Agent
 from tests.helpers import probes
 from tests.helpers.agents import ALGORITHM_NAMES, every_algorithm, small_dqn, small_ppo
@@ -291,10 +292,10 @@ def test_names_of_algorithms_in_other_letters(capsys: pytest.CaptureFixture[str]
 def test_every_name_on_the_right_exists() -> None:
     builders = set().union(*(keywords(getattr(jaxrl, f"make_{name}")) for name in ALGORITHM_NAMES))
     settings = {name for algorithm in ALGORITHM_NAMES for part in setting_names(algorithm) for name in part}
-    sweep, options = set(SweepFile.__dataclass_fields__), set(RunOptions.__dataclass_fields__)
+    sweep, options = set(SweepFile.__dataclass_fields__), set(run_flags().__dataclass_fields__)
     known = builders | settings | sweep | options | keywords(jaxrl.run) | keywords(jaxrl.evaluate)
     assert set(alias_table()["settings"]) <= known and {entry.get("needs", "tau") for entry in alias_table()["instead"]} <= known
-    assert keywords(jaxrl.run) - {"agent", "total_steps", "hyperparams"} == set(RUN_ARGUMENTS.split())
+    assert {"seeds", "out", "eval_every", "quiet"} < set(run_arguments()) < keywords(jaxrl.run)
 
 
 @every_algorithm
@@ -302,8 +303,8 @@ def test_a_name_from_elsewhere_means_one_thing(algorithm: str) -> None:
     structure, data = setting_names(algorithm)
     for allowed in (
         {*structure, *data, "total_steps"},
-        {*structure, *data, *RunOptions.__dataclass_fields__},
-        RUN_ARGUMENTS.split(),
+        {*structure, *data, *run_flags().__dataclass_fields__},
+        run_arguments(),
     ):
         table = alias_table()["settings"].items()
         listed = [name for here, entry in table if here in allowed for name in entry.get("names", "").lower().split()]

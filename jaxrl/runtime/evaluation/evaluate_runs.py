@@ -10,7 +10,6 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl import training
 from jaxrl.builder.spec import algorithm_name, build_again
 from jaxrl.envs import make_env
 from jaxrl.runtime.evaluation.chosen_policy import chosen, greedy_warning
@@ -19,9 +18,9 @@ from jaxrl.runtime.logs.run_folder import read_config
 from jaxrl.runtime.samplers.sampler import stack
 from jaxrl.runtime.system.devices import seed_devices
 from jaxrl.runtime.trainers.fused import FusedDriver
-from jaxrl.runtime.trainers.host import evaluate_host
+from jaxrl.runtime.trainers.host_evaluation import evaluate_host
 from jaxrl.spaces.trees import realize_space
-from jaxrl.training import Evaluation, evaluation_key
+from jaxrl.training import Evaluation, check_episodes, evaluate_pure, evaluation_key
 from jaxrl.types import Agent, Array, HostEnv, Key, Policy
 
 EPISODE_STREAM = 0x706C6179
@@ -99,9 +98,11 @@ def evaluate_run(
 
     Raises:
       FileNotFoundError, ValueError, CheckpointError: as ``load_policy``.
-      ValueError: the policies do not fit the environment, or all seeds diverged.
+      ValueError: the policies do not fit the environment, all seeds diverged, or the settings are out of range.
     """
     config, name = read_config(run), os.fspath(run)
+    episodes, max_steps = check_episodes(settings.episodes, settings.max_steps)
+    settings = settings._replace(episodes=episodes, max_steps=max_steps)
     saved = load_policies(run, seeds=seeds, which=which, trust=trust, parts=parts)
     agent = playing_agent(config, env_id, trust, parts)
     sound = finite_seeds(saved.policies) & ~saved.diverged
@@ -162,7 +163,7 @@ def _play_fused(agent: Agent, policies: Policy, seeds: list[int], settings: Eval
 
     def play(seed: Array, policy: Policy, eval_seed: Array) -> Evaluation:
         key = episode_key(seed, eval_seed)
-        return training.evaluate(agent, policy, key, settings.episodes, explore=settings.explore, max_steps=settings.max_steps)
+        return evaluate_pure(agent, policy, key, settings.episodes, explore=settings.explore, max_steps=settings.max_steps)
 
     driver = FusedDriver(agent, seeds, seed_devices(len(seeds)).devices)
     return driver.call("play", play, (0, 0, None), np.asarray(seeds, np.uint32), policies, np.uint32(settings.eval_seed))

@@ -61,11 +61,11 @@ class Settings:
             object.__setattr__(self, name, value)
 
 
-def setting_fields(source: type[Settings]) -> dict[str, dataclasses.Field[Any]]:
-    """Return the fields of a class and of its groups, by name."""
-    found: dict[str, dataclasses.Field[Any]] = {}
+def setting_fields(source: type[Settings]) -> dict[str, tuple[type[Settings], dataclasses.Field[Any]]]:
+    """Return the settings of a class and of its groups: name -> (class, field)."""
+    found: dict[str, tuple[type[Settings], dataclasses.Field[Any]]] = {}
     for each in fields(source):  # type: ignore[arg-type]
-        found |= setting_fields(type(each.default)) if isinstance(each.default, Settings) else {each.name: each}
+        found |= setting_fields(type(each.default)) if isinstance(each.default, Settings) else {each.name: (source, each)}
     return found
 
 
@@ -241,9 +241,11 @@ def recorded_config(config: Mapping[str, Any], shown: str) -> RunConfig:
       TypeError, ValueError: a setting is missing or not allowed.
     """
     request, output = config["run"], config.get("output", {})
-    known = setting_fields(RunConfig)
-    for name, each in known.items():
-        if each.compare and "added" not in each.metadata and name not in request:
+    stored = {}
+    for name, (_, each) in setting_fields(RunConfig).items():
+        section = request if each.compare else output
+        if name in section:
+            stored[name] = section[name]
+        elif each.compare and "added" not in each.metadata:
             raise ValueError(f"config.json in {shown!r} lacks {name!r} of its run: restore it from a copy")
-    stored = {name: (request if each.compare else output) for name, each in known.items()}
-    return RunConfig.of({name: section[name] for name, section in stored.items() if name in section})
+    return RunConfig.of(stored)

@@ -21,10 +21,10 @@ import jaxrl
 from jaxrl.runtime.cli.commands.eval import interquartile
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.evaluation import evaluate_runs
+from jaxrl.runtime.evaluation.evaluate import evaluate
 from jaxrl.runtime.evaluation.evaluate_runs import episode_key
 from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
-from jaxrl.training import evaluate
 from tests.helpers.agents import cartpole
 from tests.helpers.paths import ROOT
 

@@ -22,8 +22,9 @@ from jaxrl.builder.components import own_network
 from jaxrl.envs.wrappers import WRAPPERS, usage
 from jaxrl.rollout.collect import example_rollout
 from jaxrl.runtime.cli.commands import envs as envs_command
-from jaxrl.runtime.cli.commands.train import ALGORITHMS, RunOptions, parse
+from jaxrl.runtime.cli.commands.train import ALGORITHMS, parse
 from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.cli.run_flags import run_flags
 from jaxrl.runtime.console import tables
 from tests.helpers.agents import gymnax_id
 from tests.helpers.paths import ROOT
@@ -250,7 +251,7 @@ def test_commands_of_presets_ask_for_all_that_was_measured(name: str, capsys: py
     spec = getattr(jaxrl, f"make_{algorithm}")(preset.env, **settings).spec
     length = {"total_steps": measured["settings"]["total_steps"]}  # of the measured run, in older files
     assert spec["settings"] | length == measured["settings"] and spec["parts"]["model"] == measured["parts"]["model"]
-    expected = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps)
+    expected = run_flags()(preset.env, str(preset.num_seeds), preset.total_steps)
     assert options == expected
     assert parse(algorithm, ["--preset", name]) == (dataclasses.replace(expected, preset=name), settings)
 
