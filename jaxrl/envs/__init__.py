@@ -6,11 +6,23 @@ import contextlib
 import importlib
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxrl.envs.ids import DEFAULT_BACKEND, EnvId, UnknownName, check_known, format_id, parse_id, shortest, version_of
+from jaxrl.envs.ids import (
+    DEFAULT_BACKEND,
+    EnvId,
+    UnknownName,
+    check_known,
+    defaults_of,
+    format_id,
+    import_named,
+    not_found,
+    parse_id,
+    shortest,
+    takes_any,
+    version_of,
+)
 from jaxrl.settings.aliases import nearest, shortened, similar
 from jaxrl.types import Env, HostEnv
 
@@ -45,19 +57,11 @@ class Backend(NamedTuple):
     """Family of environments that a name belongs to, for summaries."""
 
 
-# Imported on first use: each has `make`, `list_names` and `family`.
-_MODULES = {
-    "gymnax": "jaxrl.envs.backends.gymnax",
-    "envpool": "jaxrl.envs.backends.envpool",
-    "gymnasium": "jaxrl.envs.backends.gymnasium",
-    "brax": "jaxrl.envs.backends.brax",
-    "craftax": "jaxrl.envs.backends.craftax",
-    "jumanji": "jaxrl.envs.backends.jumanji",
-    "xminigrid": "jaxrl.envs.backends.xminigrid",
-    "jaxrl": "jaxrl.envs.backends.builtin",
-}
 EXTRAS = ("brax", "craftax", "jumanji", "xminigrid")
 """Backends whose package is an optional extra of jaxrl of the same name; it may be absent."""
+_MODULES = {name: name for name in ("gymnax", "envpool", "gymnasium", *EXTRAS)} | {"jaxrl": "builtin"}
+"""Backend -> module of ``jaxrl.envs.backends``, imported on first use: it has ``make`` and ``list_names``, and may have
+``family``."""
 _ON_HOST = {"envpool", "gymnasium"}
 """Backends whose environments run on the host. Listed here because importing them might start JAX's backend."""
 _REGISTERED: dict[str, Backend] = {}
@@ -253,29 +257,27 @@ def _backends() -> list[str]:
 
 def _backend(name: str) -> Backend:
     if name not in _REGISTERED:
-        module = importlib.import_module(_MODULES[name])
-        _REGISTERED[name] = Backend(module.make, module.list_names, module.family)
+        module = importlib.import_module(f"jaxrl.envs.backends.{_MODULES[name]}")
+        _REGISTERED[name] = Backend(*(getattr(module, part) for part in Backend._fields if hasattr(module, part)))
     return _REGISTERED[name]
 
 
-def unknown_module(module: str, function: str, folder: str | None = None) -> ValueError:
+def unknown_module(module: str, function: str, folder: str | None = None, *, is_name: bool = True) -> ValueError:
     """Return the error for ``module:function`` if ``module`` is neither a backend nor a module.
 
     Args:
-      folder: where the module was searched for, in addition to the installed packages. None if the name is not a module name.
+      folder: where the module was searched for, in addition to the installed packages; see ``ids.not_found``.
+      is_name: a module may have this name.
     """
     problem, plain = f"unknown backend {module!r}", module.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
     if plain == module and (hint := similar(module, _backends(), 0.65)):
         return ValueError(f"{problem} in the environment id '{module}:{function}'.{hint}")
     if plain != module:
         fix = f"or name a module as Python imports it, without a folder and without .py: '{plain}:{function}'"
-    elif folder is None:
+    elif not is_name:
         fix = "or name a module and its function as Python imports them"
     else:
-        fix = (
-            f"and no module {module!r} was found in {folder!r} or among the installed packages: work in the folder that holds "
-            "it, or put that folder on PYTHONPATH"
-        )
+        fix = f"and {not_found(module, folder)}"
     return ValueError(f"{problem} in the environment id '{module}:{function}'. Backends: {', '.join(_backends())}; {fix}")
 
 
@@ -285,21 +287,17 @@ def _call_factory(env_id: EnvId) -> Any:
     if not function_name.isidentifier() and (there := _elsewhere(function_name)):
         raise ValueError(f"unknown backend {module_name!r}: {there}. Backends: {', '.join(_backends())}")
     if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
+        raise unknown_module(module_name, function_name, is_name=False)
+    if (module := import_named(module_name)) is None:
         raise unknown_module(module_name, function_name)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module exists, but a module that it imports is missing
-        raise unknown_module(module_name, function_name, sys.path[0] or "the current folder") from None
     factory = getattr(module, function_name, None)
     if not callable(factory):
         functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         raise ValueError(f"module {module_name} has no function {function_name!r}.{nearest(function_name, functions)}")
-    label, parameters = f"{module_name}:{function_name}", inspect.signature(factory).parameters.values()
-    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
-        check_known(label, options, [parameter.name for parameter in parameters])
-    for parameter in parameters:
-        if parameter.default is parameter.empty and parameter.name not in options and "VAR" not in parameter.kind.name:
-            raise ValueError(f"{label} needs the option {parameter.name!r}: make_env({label!r}, {parameter.name}=...)")
+    label, arguments = f"{module_name}:{function_name}", defaults_of(factory)
+    if not takes_any(factory):
+        check_known(label, options, arguments)
+    for name, default in arguments.items():
+        if default is inspect.Parameter.empty and name not in options:
+            raise ValueError(f"{label} needs the option {name!r}: make_env({label!r}, {name}=...)")
     return factory(**options)

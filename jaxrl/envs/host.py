@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,9 +25,14 @@ MOST_ACTIONS = 2**20
 """Most values of a discrete action. An integer with a wider range is treated as a number, not as a choice."""
 
 SLACK = 1e-5
-"""Relative tolerance: rounding may carry an action past its bound."""
+"""Relative tolerance: rounding may carry an action or an observation past its bound."""
 
 _NARROW = {np.dtype(wide): np.dtype(narrow) for wide, narrow in (("f8", "f4"), ("i8", "i4"), ("u8", "u4"))}
+
+
+def one_line(text: object) -> str:
+    """Return a message on one line."""
+    return " ".join(str(text).split())
 
 
 class EnvironmentFailed(RuntimeError):
@@ -40,11 +45,11 @@ def narrow(dtype: Any) -> np.dtype:
     return _NARROW.get(dtype, dtype)
 
 
-def cast(obs: Any, dtypes: PyTree) -> PyTree:
-    """Cast an observation to these dtypes. Takes NumPy arrays, and JAX arrays within a program."""
-    if isinstance(dtypes, dict):
-        return {name: cast(obs[name], part) for name, part in dtypes.items()}
-    return obs.astype(dtypes, copy=False)
+def cast(obs: Any, space: spaces.Space) -> PyTree:
+    """Cast an observation to the 32-bit dtypes of ``space``. Takes NumPy arrays, and JAX arrays within a program."""
+    if isinstance(space, spaces.Dict):
+        return {name: cast(obs[name], part) for name, part in space.items()}
+    return obs.astype(narrow(space.dtype), copy=False)
 
 
 def env_seeds(seed: int, num_envs: int, first_id: int = 0) -> list[int]:
@@ -74,32 +79,34 @@ def check_actions(label: str, space: spaces.Space, action: Any, num_envs: int) -
     elif array.dtype.kind not in "iu":
         raise TypeError(f"{label}: action has dtype {array.dtype}; it must hold integers")
     if (wrong := outside(space, array)).any():
-        bounds = [_bound(x) for x in action_bounds(space)]
-        raise ValueError(f"{label}: action is outside [{bounds[0]}, {bounds[1]}] in environments {rows_text(wrong)}")
+        # Equal bounds are shown as one number.
+        low, high = (str(x.flat[0]) if x.size and (x == x.flat[0]).all() else one_line(x) for x in bounds_of(space))
+        raise ValueError(f"{label}: action is outside [{low}, {high}] in environments {rows_text(wrong)}")
     return array
 
 
 def outside(space: spaces.Space, action: Any) -> Any:
     """Return a mask of the elements that are outside ``space``, for NumPy or JAX actions [..., *space.shape]."""
-    xp, (low, high) = action.__array_namespace__(), action_bounds(space)
+    xp, (low, high) = action.__array_namespace__(), bounds_of(space)
     if not isinstance(space, spaces.Box):
         return (action < low) | (action > high)
     slack = SLACK * xp.maximum(xp.abs(action), xp.ones_like(action))
     return ~(xp.isfinite(action) & (action >= low - slack) & (action <= high + slack))
 
 
-def action_bounds(space: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least and the greatest action of a Box or a discrete space."""
+def bounds_of(space: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the greatest value of a space that has a shape."""
     if isinstance(space, spaces.Box):
         return space.low, space.high
+    if isinstance(space, spaces.MultiBinary):
+        return np.zeros(space.shape, np.int8), np.ones(space.shape, np.int8)
     low = np.asarray(space.start)
     return low, low + (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1
 
 
-def _bound(values: np.ndarray) -> str:
-    """Format bounds: as one number if all are equal."""
-    same = values.size and (values == values.flat[0]).all()
-    return str(values.flat[0] if same else " ".join(str(values).split()))
+def parts_of(space: spaces.Dict | spaces.Tuple) -> Iterable[tuple[Any, spaces.Space]]:
+    """Return the parts of a space with their names or indices."""
+    return space.items() if isinstance(space, spaces.Dict) else enumerate(space)
 
 
 def rows_text(wrong: np.ndarray) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import math
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -44,33 +46,31 @@ def parse_id(text: str) -> EnvId:
     """Parse an id. A bare name belongs to gymnax. Values are Python literals; any other text is a string."""
     if not isinstance(text, str):
         raise TypeError(f"an environment id must be a string, not {shortened(text)}")
+    label = f"environment id {shortened(text)}"
     base, *wrappers = text.split("|")
     address, _, query = base.partition("?")
     if len(text) > MOST_CHARACTERS or len(address) > MOST_IN_NAME or len(wrappers) > MOST_WRAPPERS:
         raise ValueError(
-            f"environment id {shortened(text)} has {len(text):,} characters, {len(address):,} of them in its name, and "
-            f"{len(wrappers):,} wrappers: at most {MOST_CHARACTERS:,}, {MOST_IN_NAME} and {MOST_WRAPPERS} are allowed"
+            f"{label} has {len(text):,} characters, {len(address):,} of them in its name, and {len(wrappers):,} wrappers: at "
+            f"most {MOST_CHARACTERS:,}, {MOST_IN_NAME} and {MOST_WRAPPERS} are allowed"
         )
     backend, colon, name = address.partition(":")
     if not colon:
         backend, name = DEFAULT_BACKEND, address
     if not backend or not name:
-        raise ValueError(f"environment id {shortened(text)} is incomplete: write 'name', 'backend:name' or 'module:function'")
+        raise ValueError(f"{label} is incomplete: write 'name', 'backend:name' or 'module:function'")
     options: dict[str, Any] = {}
     for part in query.split("&") if query else ():
         option, equals, value = part.partition("=")
         if not equals or not option.isidentifier():
-            raise ValueError(
-                f"environment id {shortened(text)}: {shortened(part)} is not an option; after '?' write option=value, joined by "
-                "'&'"
-            )
+            raise ValueError(f"{label}: {shortened(part)} is not an option; after '?' write option=value, joined by '&'")
         if option in options:
-            raise ValueError(f"environment id {shortened(text)} gives the option {option!r} twice")
+            raise ValueError(f"{label} gives the option {option!r} twice")
         options[option] = _parse_literal(unquote(value))
-    return EnvId(backend, name, options, tuple(_parse_call(text, call) for call in wrappers))
+    return EnvId(backend, name, options, tuple(_parse_call(label, call) for call in wrappers))
 
 
-def _parse_call(env_id: str, text: str) -> Call:
+def _parse_call(label: str, text: str) -> Call:
     try:
         node = ast.parse(unquote(text).strip(), mode="eval").body
         if isinstance(node, ast.Name):
@@ -82,8 +82,7 @@ def _parse_call(env_id: str, text: str) -> Call:
         pass
     fix = ": options come before the first '|'" if "?" in text else " (a '|' that is part of a value is written %7C)"
     raise ValueError(
-        f"environment id {shortened(env_id)}: {shortened(text)} is not a wrapper; after '|' write its name and arguments, as in "
-        f"time_limit(200){fix}"
+        f"{label}: {shortened(text)} is not a wrapper; after '|' write its name and arguments, as in time_limit(200){fix}"
     )
 
 
@@ -179,16 +178,48 @@ def smallest(default: Any) -> int | None:
     return min(default, 1) if isinstance(default, int) and not isinstance(default, bool) and default >= 0 else None
 
 
+def check_options(env: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise ValueError for options that ``defaults`` lacks, or whose type differs from that of their default."""
+    check_known(env, options, defaults)
+    for name, value in options.items():
+        check_option(env, name, value, defaults[name], at_least=smallest(defaults[name]))
+
+
+def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the arguments that a function or class takes by name, with their defaults, or ``inspect.Parameter.empty``."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.default for each in parameters if "VAR" not in each.kind.name}
+
+
+def takes_any(function: Callable[..., Any]) -> bool:
+    """Return whether a function takes arguments of any name."""
+    return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values())
+
+
+def import_named(module: str) -> ModuleType | None:
+    """Import a module. Return None if it does not exist; if it exists and imports one that does not, the error is raised."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        return None
+
+
+def not_found(module: str, folder: str | None = None) -> str:
+    """Return the message for a module that does not exist in ``folder``, by default the one from which Python imports first."""
+    return (
+        f"no module {module!r} was found in {folder or sys.path[0] or 'the current folder'!r} or among the installed packages: "
+        "work in the folder that holds it, or put that folder on PYTHONPATH"
+    )
+
+
 def import_package(package: str, env: str, *, extra: str | None = None) -> ModuleType:
     """Import an optional package. An error names the ``pip install`` for it, or for an ``extra`` of jaxrl."""
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise
-        source = f'"jaxrl[{extra}]"' if extra else package
-        message = f"{env} needs the package {package}, which is not installed: pip install {source}"
-        raise ModuleNotFoundError(message, name=package) from None
+    if (module := import_named(package)) is not None:
+        return module
+    source = f'"jaxrl[{extra}]"' if extra else package
+    raise ModuleNotFoundError(f"{env} needs the package {package}, which is not installed: pip install {source}", name=package)
 
 
 class Version(NamedTuple):

@@ -43,6 +43,11 @@ def same_shapes(a: PyTree, b: PyTree) -> bool:
     return jax.tree.structure(a) == jax.tree.structure(b) and kinds[0] == kinds[1]
 
 
+def cast_like(tree: PyTree, like: PyTree) -> PyTree:
+    """Convert the leaves of a tree to strongly typed JAX arrays with the dtypes of ``like``."""
+    return jax.tree.map(lambda x, leaf: jnp.asarray(x, leaf.dtype), tree, like)
+
+
 class _Short:
     """Prints as ``float32[3]``."""
 

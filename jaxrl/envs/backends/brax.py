@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-import inspect
 import io
 import sys
 import warnings
@@ -17,8 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.ids import EnvId, check_known, check_name, check_option, format_id, import_package, parse_id
+from jaxrl.envs.checks.validate import abstract_key
+from jaxrl.envs.ids import EnvId, check_name, check_options, defaults_of, format_id, import_package, parse_id
 from jaxrl.envs.rendering.brax import figure
+from jaxrl.spaces.trees import cast_like
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 NAMES = (
@@ -49,10 +50,6 @@ def list_names() -> list[str]:
     return [*NAMES, *sorted({*registered} - {*NAMES, "fast"})]
 
 
-def family(name: str) -> str:
-    return "all"
-
-
 def make(name: str, options: dict[str, Any]) -> Env:
     """Make a brax environment without brax's wrappers: jaxrl resets and truncates episodes itself.
 
@@ -68,22 +65,13 @@ def make(name: str, options: dict[str, Any]) -> Env:
     label = f"brax:{name}"
     _import_brax(label)
     check_name("brax", name, list_names())
-    limit = options.get("max_episode_steps", EPISODE_LENGTH)
-    check_option(label, "max_episode_steps", limit, EPISODE_LENGTH, at_least=1)
-    arguments = _arguments(name)
-    check_known(label, options, {*arguments, "backend", "max_episode_steps"})
     if options.get("backend") not in (None, *PHYSICS):
         raise ValueError(f"{label}: option backend={options['backend']!r} must be one of {', '.join(map(repr, PHYSICS))}")
+    arguments = defaults_of(sys.modules["brax.envs"]._envs[name])
+    check_options(label, options, {**arguments, "backend": None, "max_episode_steps": EPISODE_LENGTH})
     constructor = {option: value for option, value in options.items() if option != "max_episode_steps"}
-    for option, value in constructor.items():
-        check_option(label, option, value, arguments.get(option))
+    limit = options.get("max_episode_steps", EPISODE_LENGTH)
     return _task(format_id(EnvId("brax", name, constructor)))._replace(max_episode_steps=limit)
-
-
-def _arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of the environment's class, with their defaults."""
-    parameters = inspect.signature(sys.modules["brax.envs"]._envs[name].__init__).parameters.values()
-    return {each.name: each.default for each in parameters if each.name != "self" and "VAR" not in each.kind.name}
 
 
 @functools.cache
@@ -93,16 +81,16 @@ def _task(canonical_id: str) -> Env:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # brax warns that it is no longer maintained
         task = sys.modules["brax.envs"].get_environment(name, **arguments)
-    like = jax.eval_shape(task.reset, jax.eval_shape(lambda: jax.random.key(0)))
+    like = jax.eval_shape(task.reset, abstract_key())
 
     # brax mixes weak types, strong types and Python floats: fix all types here.
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
-        state = _cast(task.reset(key), like)
+        state = cast_like(task.reset(key), like)
         return state, state.obs
 
     def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
         env_state = jax.tree.map(lambda x: x, env_state)  # copies the dicts: brax writes into them
-        state = _cast(task.step(env_state, action), like)
+        state = cast_like(task.step(env_state, action), like)
         terminated, reward = state.done > 0, state.reward.astype(jnp.float32)
         return state, TimeStep(state.obs, reward, terminated, jnp.zeros_like(terminated), dict(state.metrics))
 
@@ -116,11 +104,7 @@ def _task(canonical_id: str) -> Env:
         observation_space = spaces.Dict(observation_space)
     action_space = spaces.Box(-1.0, 1.0, (task.action_size,), np.float32)
     fps = round(1 / float(task.dt), 3)
-    return Env(reset, step, observation_space, action_space, name=canonical_id, render=render, render_fps=fps)
-
-
-def _cast(tree: PyTree, like: PyTree) -> PyTree:
-    return jax.tree.map(lambda x, leaf: x if getattr(x, "dtype", None) == leaf.dtype else jnp.asarray(x, leaf.dtype), tree, like)
+    return Env(reset, step, observation_space, action_space, render=render, render_fps=fps)
 
 
 def _import_brax(needed_by: str) -> ModuleType:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from jaxrl.envs.builtin.bit_flip import bit_flip
 from jaxrl.envs.builtin.reach import reach
-from jaxrl.envs.ids import check_known, check_name, check_option, smallest
+from jaxrl.envs.ids import check_name, check_options, defaults_of
 from jaxrl.types import Env
 
 MAKERS: dict[str, Callable[..., Env]] = {"BitFlip": bit_flip, "Reach": reach}
@@ -25,10 +24,6 @@ def family(name: str) -> str:
 
 def make(name: str, options: dict[str, Any]) -> Env:
     """Make an environment of this library. Its function in ``MAKERS`` documents it."""
-    label = f"jaxrl:{name}"
     check_name("jaxrl", name, MAKERS)
-    defaults = {option: parameter.default for option, parameter in inspect.signature(MAKERS[name]).parameters.items()}
-    check_known(label, options, defaults)
-    for option, value in options.items():
-        check_option(label, option, value, defaults[option], at_least=smallest(defaults[option]))
+    check_options(f"jaxrl:{name}", options, defaults_of(MAKERS[name]))
     return MAKERS[name](**options)

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.ids import check_known, check_name, check_option, import_package, smallest
+from jaxrl.envs.checks.validate import abstract_key
+from jaxrl.envs.ids import check_name, check_options, import_package
+from jaxrl.spaces.trees import cast_like
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 NAMES = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")
@@ -25,10 +27,6 @@ FAR = 2**30
 def list_names() -> list[str]:
     import_package("craftax", "the backend craftax", extra="craftax")
     return [*NAMES]
-
-
-def family(name: str) -> str:
-    return "all"
 
 
 def make(name: str, options: dict[str, Any]) -> Env:
@@ -45,33 +43,27 @@ def make(name: str, options: dict[str, Any]) -> Env:
     check_name("craftax", name, NAMES)
     env = _task(name)
     defaults = {field.name: getattr(env.params, field.name) for field in dataclasses.fields(env.params)}
-    defaults = {option: value for option, value in defaults.items() if isinstance(value, bool | int | float)}
-    check_known(label, options, defaults)
-    for option, value in options.items():
-        check_option(label, option, value, defaults[option], at_least=smallest(defaults[option]))
+    check_options(label, options, {name: value for name, value in defaults.items() if isinstance(value, bool | int | float)})
     return env._replace(params=env.params.replace(**options))
 
 
 @functools.cache
 def _task(name: str) -> Env:
     task: Any = importlib.import_module("craftax.craftax_env").make_craftax_env_from_name(name, auto_reset=False)
-    like = jax.eval_shape(task.reset_env, jax.eval_shape(lambda: jax.random.key(0)), task.default_params)[1]
+    like = jax.eval_shape(task.reset_env, abstract_key(), task.default_params)[1]
 
-    def settled(state: PyTree) -> PyTree:
-        """Cast to fixed dtypes: craftax mixes weak and strong types."""
-        return jax.tree.map(lambda x, leaf: jnp.asarray(x, leaf.dtype), state, like)
-
+    # craftax mixes weak and strong types: fix all types here.
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         obs, state = task.reset_env(key, params)
-        return settled(state), obs
+        return cast_like(state, like), obs
 
     def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
         obs, state, reward, _, info = task.step_env(key, env_state, action, params)
         terminated = task.is_terminal(state, params.replace(max_timesteps=FAR))
         truncated = state.timestep >= params.max_timesteps
         achievements = {key: jnp.asarray(value, jnp.float32) for key, value in info.items() if key != "discount"}
-        return settled(state), TimeStep(obs, jnp.asarray(reward, jnp.float32), terminated, truncated, achievements)
+        return cast_like(state, like), TimeStep(obs, jnp.asarray(reward, jnp.float32), terminated, truncated, achievements)
 
     params = task.default_params
     observation_space = spaces.Box(0.0, 1.0, task.observation_space(params).shape, np.float32)
-    return Env(reset, step, observation_space, spaces.Discrete(task.num_actions), params, name=f"craftax:{name}")
+    return Env(reset, step, observation_space, spaces.Discrete(task.num_actions), params)

@@ -106,8 +106,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
                 pool = envpool.make_gymnasium(name, env_seed=env_seeds(seed, num_envs, first_id), **sizes, **options)
             except RuntimeError as error:
                 raise RuntimeError(f"envpool cannot start {label}: {error}") from error
-        dtypes = _dtypes(observation_space)
-        return _Running(label, pool, num_envs, dtypes, info_dtypes, action_space, action_spec.dtype, batch_size)
+        return _Running(label, pool, num_envs, observation_space, info_dtypes, action_space, action_spec.dtype, batch_size)
 
     can_render = kind in DRAWN and (kind != "mujoco" or _load_egl())
     eval_options = {option: value for option, value in options.items() if option not in LEARNING}
@@ -132,7 +131,7 @@ class _Running:
         label: str,
         pool: Any,
         num_envs: int,
-        dtypes: PyTree,
+        observation_space: spaces.Space,
         info_dtypes: Mapping[str, np.dtype],
         action_space: spaces.Space,
         action_dtype: Any,
@@ -141,7 +140,8 @@ class _Running:
         self._label, self._pool, self._num_envs, self._batch_size = label, pool, num_envs, batch_size
         self._sent = 0
         """Number of rows sent but not yet received."""
-        self._dtypes, self._info_dtypes, self._action_space, self._action_dtype = dtypes, info_dtypes, action_space, action_dtype
+        self._observation_space, self._info_dtypes = observation_space, info_dtypes
+        self._action_space, self._action_dtype = action_space, action_dtype
         self._done: np.ndarray | None = None
 
     def reset(self) -> PyTree:
@@ -150,7 +150,7 @@ class _Running:
             pool.async_reset()
             for _ in range(self._num_envs // self._batch_size):
                 obs, info = pool.recv(reset=True)
-                parts.append((cast(obs, self._dtypes), info["env_id"]))
+                parts.append((cast(obs, self._observation_space), info["env_id"]))
         self._done, self._sent = np.zeros(self._num_envs, bool), 0
         order = np.argsort(np.concatenate([env_id for _, env_id in parts]))
         return tree.map_structure(lambda *x: np.concatenate(x)[order], *(obs for obs, _ in parts))
@@ -186,7 +186,7 @@ class _Running:
         reward = np.where(self._done[env_id], np.float32(0), reward.astype(np.float32, copy=False))
         self._done[env_id] = terminated | truncated
         kept_info = {name: np.asarray(info[name], dtype) for name, dtype in self._info_dtypes.items()}
-        return env_id, HostStep(cast(obs, self._dtypes), reward, terminated, truncated, kept_info)
+        return env_id, HostStep(cast(obs, self._observation_space), reward, terminated, truncated, kept_info)
 
     def reset_where(self, mask: np.ndarray) -> PyTree:
         """Begin new episodes in some environments: highway, gfootball and toy_text do not enforce the limit they declare."""
@@ -200,13 +200,13 @@ class _Running:
             rows[env_id] = x
             return rows
 
-        return tree.map_structure(spread, cast(first_obs, self._dtypes))
+        return tree.map_structure(spread, cast(first_obs, self._observation_space))
 
     def compiled(self) -> CompiledEnvs:
         """Return the same environments for use in a compiled program; see ``jaxrl.types.CompiledEnvs``."""
         from jaxrl.envs.backends.envpool_xla import compiled_envs
 
-        return compiled_envs(self._running(), self._dtypes, self._info_dtypes, self._action_dtype)
+        return compiled_envs(self._running(), self._observation_space, self._info_dtypes, self._action_dtype)
 
     def render(self) -> np.ndarray:
         """Return pictures of all environments, which must have been opened by ``open_render``.
@@ -287,10 +287,3 @@ def _space(spec: Any, *, action: bool = False) -> spaces.Space:
         return spaces.MultiDiscrete(choices, start=low.astype(np.int64))
     dtype = narrow(dtype)
     return spaces.Box(low.astype(dtype), high.astype(dtype), shape, dtype.type)
-
-
-def _dtypes(space: spaces.Space) -> PyTree:
-    """Return the dtype of each part of an observation."""
-    if isinstance(space, spaces.Dict):
-        return {name: _dtypes(part) for name, part in space.items()}
-    return narrow(space.dtype)

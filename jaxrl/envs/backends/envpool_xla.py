@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 
 from jaxrl.envs.host import cast
-from jaxrl.types import Array, CompiledEnvs, HostStep, PyTree
+from jaxrl.types import Array, CompiledEnvs, HostStep
 
 
-def compiled_envs(pool: Any, dtypes: PyTree, info_dtypes: Mapping[str, np.dtype], action_dtype: Any) -> CompiledEnvs:
-    """Return ``pool`` as operations of a compiled CPU program. Outputs have the types ``dtypes``, as on the host.
+def compiled_envs(pool: Any, space: spaces.Space, info_dtypes: Mapping[str, np.dtype], action_dtype: Any) -> CompiledEnvs:
+    """Return ``pool`` as operations of a compiled CPU program. Outputs have 32-bit types, as on the host.
 
     envpool's C++ code reads and writes some 64-bit numbers. JAX would truncate the declared types to 32 bits by default, and
     envpool would write past the ends of arrays. So types are declared with 64 bits enabled.
@@ -30,7 +31,7 @@ def compiled_envs(pool: Any, dtypes: PyTree, info_dtypes: Mapping[str, np.dtype]
     def recv(handle: Array) -> tuple[Array, HostStep]:
         with jax.enable_x64(True):
             handle, (obs, reward, terminated, truncated, info) = recv_(handle)
-            obs, reward = cast(obs, dtypes), reward.astype(jnp.float32)
+            obs, reward = cast(obs, space), reward.astype(jnp.float32)
             kept_info = {name: info[name].astype(dtype) for name, dtype in info_dtypes.items()}
         return handle, HostStep(obs, reward, terminated, truncated, kept_info)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import importlib.util
 import inspect
 import sys
@@ -18,8 +17,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.error import DependencyNotInstalled
 
 from jaxrl.envs.backends.gymnasium_vector import Task
-from jaxrl.envs.host import LEARNING, MOST_ACTIONS, check_actions, narrow
-from jaxrl.envs.ids import UnknownName, check_known, check_option, smallest
+from jaxrl.envs.host import LEARNING, MOST_ACTIONS, check_actions, narrow, one_line, parts_of
+from jaxrl.envs.ids import UnknownName, check_known, check_option, defaults_of, import_named, not_found, smallest, takes_any
 from jaxrl.envs.subprocess.processes import Processes
 from jaxrl.settings.aliases import nearest
 from jaxrl.settings.validation import check_count
@@ -46,8 +45,9 @@ WRAP = "convert it with a Gymnasium wrapper in a function that returns the envir
 
 
 def list_names() -> list[str]:
-    """List the currently registered environments whose packages are installed."""
-    return [name for name, spec in gymnasium.registry.items() if _is_there(spec, family(name))]
+    """List the currently registered environments whose packages are installed, without stubs that only name a replacement."""
+    entries = {name: getattr(spec.entry_point, "__module__", None) for name, spec in gymnasium.registry.items()}
+    return [name for name, module in entries.items() if module != "gymnasium.envs" and not _missing(family(name))]
 
 
 def family(name: str) -> str:
@@ -59,18 +59,8 @@ def family(name: str) -> str:
     return parts[2] if parts[:2] == ["gymnasium", "envs"] and parts[2:] else parts[0]
 
 
-def _is_there(spec: EnvSpec, family: str) -> bool:
-    if getattr(spec.entry_point, "__module__", None) == "gymnasium.envs":
-        return False  # a stub that only names a replacement
-    return not _missing(family)
-
-
 def _missing(family: str) -> list[str]:
-    return [package for package in PACKAGES.get(family, ()) if sys.modules.get(package) is None and not _is_installed(package)]
-
-
-def _is_installed(package: str) -> bool:
-    return package not in sys.modules and importlib.util.find_spec(package) is not None
+    return [package for package in PACKAGES.get(family, ()) if importlib.util.find_spec(package) is None]
 
 
 def make(name: str, options: dict[str, Any]) -> HostEnv:
@@ -106,7 +96,13 @@ def make_of(label: str, module: str | None, spec: EnvSpec, options: Mapping[str,
     spec.max_episode_steps = ours["max_episode_steps"]
 
     task = Task(label, spec, module, spaces.Discrete(1), spaces.Discrete(1))
-    env = _build(task, options)
+    try:
+        env = task.make()
+    except (DependencyNotInstalled, ImportError) as error:
+        raise _lacking(label, error) from error
+    except Exception as error:
+        with_options = f" with the options {dict(options)}" if options else ""
+        raise ValueError(f"gymnasium cannot build {label}{with_options}: {type(error).__name__}: {one_line(error)}") from error
     try:
         observation_space = narrow_space(label, "observation_space", env.observation_space)
         task = task._replace(observation_space=observation_space, action_space=_action_space(label, env.action_space))
@@ -133,17 +129,9 @@ def _open(task: Task, num_envs: int, seed: int, first_id: int = 0, *, num_worker
     num_envs, seed = check_count("num_envs", num_envs), check_count("seed", seed, at_least=0)
     if not num_workers:
         return task.open(num_envs, seed, first_id)
+    first_id = check_count("first_id", first_id, at_least=0)
     check: Callable[[Any, int], np.ndarray] = partial(check_actions, task.label, task.action_space)
-    return Processes(
-        task.label,
-        task.open,
-        num_envs,
-        seed,
-        check_count("first_id", first_id, at_least=0),
-        num_workers=num_workers,
-        check=check,
-        **options,
-    )
+    return Processes(task.label, task.open, num_envs, seed, first_id, num_workers=num_workers, check=check, **options)
 
 
 # ------------------------------------------------------------------------------------------------------------ names and options
@@ -152,16 +140,8 @@ def _open(task: Task, num_envs: int, seed: int, first_id: int = 0, *, num_worker
 def _find(label: str, name: str) -> tuple[str | None, EnvSpec]:
     """Import the module that a name contains. Return the module's name and the environment's spec."""
     module, _, rest = name.rpartition(":")
-    if module:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # the module exists, but a module that it imports is missing
-            raise ValueError(
-                f"{label}: no module {module!r} was found in {sys.path[0] or 'the current folder'!r} or among the installed "
-                "packages: work in the folder that holds it, or put that folder on PYTHONPATH"
-            ) from None
+    if module and import_named(module) is None:
+        raise ValueError(f"{label}: {not_found(module)}")
     if rest in gymnasium.registry:
         return module or None, gymnasium.registry[rest]
     if not module:
@@ -170,21 +150,20 @@ def _find(label: str, name: str) -> tuple[str | None, EnvSpec]:
             f"that it has. If another module registers or defines it, write 'gymnasium:module:{rest}'",
             gymnasium.registry,
         )
-    candidates = {each: value for each, value in vars(sys.modules[module]).items() if _is_environment(module, value)}
+    top = module.partition(".")[0]
+
+    def is_environment(value: Any) -> bool:
+        if isinstance(value, type):
+            return issubclass(value, gymnasium.Env)
+        return inspect.isfunction(value) and value.__module__.partition(".")[0] == top  # not an imported function
+
+    candidates = {each for each, value in vars(sys.modules[module]).items() if is_environment(value)}
     if rest in candidates:
         return module, EnvSpec(rest, f"{module}:{rest}")
-    top = module.partition(".")[0]
-    candidates |= {each: spec for each, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(top)}
+    candidates |= {each for each, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(top)}
     raise UnknownName(
         f"{label}: {module} neither registers nor defines an environment {rest!r}.{nearest(rest, candidates)}", candidates
     )
-
-
-def _is_environment(module: str, value: Any) -> bool:
-    """Return whether ``value`` is an environment class, or a function defined in the module's package, not an imported one."""
-    if isinstance(value, type):
-        return issubclass(value, gymnasium.Env)
-    return inspect.isfunction(value) and value.__module__.partition(".")[0] == module.partition(".")[0]
 
 
 def _with_options(label: str, spec: EnvSpec, options: Mapping[str, Any]) -> tuple[EnvSpec, bool]:
@@ -196,12 +175,10 @@ def _with_options(label: str, spec: EnvSpec, options: Mapping[str, Any]) -> tupl
         raise ValueError(f"{label}: render_mode is not an option: jaxrl sets it when it renders (jaxrl record)")
     try:
         creator: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
-        parameters = inspect.signature(creator).parameters.values()
+        defaults = defaults_of(creator)
     except (ImportError, DependencyNotInstalled, AttributeError) as error:
         raise _lacking(label, error) from error
-    defaults = {each.name: each.default for each in parameters if "VAR" not in each.kind.name}
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    if not takes_any:
+    if not takes_any(creator):
         check_known(label, options, {*defaults, *OURS} - {"render_mode"})
     for option, value in options.items():
         default = spec.kwargs.get(option, defaults.get(option))
@@ -210,7 +187,7 @@ def _with_options(label: str, spec: EnvSpec, options: Mapping[str, Any]) -> tupl
     spec.kwargs = {**spec.kwargs, **options}
     if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
         spec.entry_point = creator  # another process has another __main__
-    return spec, takes_any or "render_mode" in defaults
+    return spec, takes_any(creator) or "render_mode" in defaults
 
 
 def _ours(label: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,25 +202,13 @@ def _ours(label: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -
     return {**defaults, **chosen}
 
 
-def _build(task: Task, options: Mapping[str, Any]) -> gymnasium.Env:
-    try:
-        return task.make()
-    except (DependencyNotInstalled, ImportError) as error:
-        raise _lacking(task.label, error) from error
-    except Exception as error:
-        with_options = f" with the options {dict(options)}" if options else ""
-        raise ValueError(
-            f"gymnasium cannot build {task.label}{with_options}: {type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
-
-
 def _lacking(label: str, error: Exception) -> ModuleNotFoundError:
     """Return the error for an environment whose packages are missing."""
     kind = family(label.removeprefix("gymnasium:"))
     if missing := _missing(kind):
         packages = f"package {missing[0]}, which is" if len(missing) == 1 else f"packages {' and '.join(missing)}, which are"
         return ModuleNotFoundError(f'{label} needs the {packages} not installed: pip install "{EXTRAS[kind]}"')
-    return ModuleNotFoundError(f"{label} cannot be built here: {' '.join(str(error).split())}")
+    return ModuleNotFoundError(f"{label} cannot be built here: {one_line(error)}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------- spaces
@@ -255,10 +220,9 @@ def narrow_space(label: str, space_name: str, space: spaces.Space) -> spaces.Spa
     Raises:
       ValueError: a part of the space has no fixed array shape, or its integers need more than 32 bits.
     """
-    if isinstance(space, spaces.Dict):
-        return spaces.Dict({name: narrow_space(label, f"{space_name}[{name!r}]", part) for name, part in space.items()})
-    if isinstance(space, spaces.Tuple):
-        return spaces.Tuple([narrow_space(label, f"{space_name}[{i}]", part) for i, part in enumerate(space)])
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = {name: narrow_space(label, f"{space_name}[{name!r}]", part) for name, part in parts_of(space)}
+        return spaces.Dict(parts) if isinstance(space, spaces.Dict) else spaces.Tuple(parts.values())
     if isinstance(space, spaces.Box):
         dtype = narrow(space.dtype)
         if dtype.kind in "iu" and (space.low < np.iinfo(dtype).min).any() | (space.high > np.iinfo(dtype).max).any():

@@ -13,6 +13,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from jaxrl.envs.backends.gymnasium import make_of
+from jaxrl.envs.ids import defaults_of
 from jaxrl.types import Env, HostEnv
 
 WANTED = "env must be an id such as 'CartPole-v1', an Env, a HostEnv, or a Gymnasium class or function, not "
@@ -59,10 +60,10 @@ def _name(source: Any) -> str:
 
 def _check_complete(source: Any, name: str, options: Mapping[str, Any]) -> None:
     """Raise TypeError if the callable needs arguments beyond ``options``."""
-    for parameter in inspect.signature(source).parameters.values():
-        if parameter.default is parameter.empty and "VAR" not in parameter.kind.name and parameter.name not in options:
-            fix = f"env=lambda: {name}({parameter.name}=…)"
-            raise TypeError(f"env={name} needs the argument {parameter.name!r}: give a function that needs none, {fix}")
+    for argument, default in defaults_of(source).items():
+        if default is inspect.Parameter.empty and argument not in options:
+            fix = f"env=lambda: {name}({argument}=…)"
+            raise TypeError(f"env={name} needs the argument {argument!r}: give a function that needs none, {fix}")
 
 
 def _refuse_own(source: Any, name: str, options: Mapping[str, Any]) -> None:

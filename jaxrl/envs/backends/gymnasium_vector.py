@@ -16,7 +16,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import DependencyNotInstalled
 
-from jaxrl.envs.host import TOLD, EnvironmentFailed, check_actions, env_seeds, narrow, quiet
+from jaxrl.envs.host import TOLD, EnvironmentFailed, check_actions, env_seeds, narrow, one_line, quiet
 from jaxrl.settings.validation import check_count
 from jaxrl.types import HostEnvs, HostStep, PyTree
 
@@ -71,7 +71,6 @@ class Running:
                 self._envs.append(task.make(**options))
         except Exception as error:
             raise self._failure(len(self._envs), error) from error
-        self._space: Any = self._envs[0].action_space
 
     def reset(self) -> PyTree:
         obs = self._reset(np.ones(self._running(), bool))
@@ -92,7 +91,8 @@ class Running:
         actions = self._actions(action)
         info_arrays = {name: np.zeros(num_envs, dtype) for name, dtype in self._info_dtypes.items()}
         terminated, truncated = np.zeros((2, num_envs), bool)
-        row = HostStep(self._empty(), np.zeros(num_envs, np.float32), terminated, truncated, info_arrays)
+        obs = _empty(task.observation_space, num_envs)
+        row = HostStep(obs, np.zeros(num_envs, np.float32), terminated, truncated, info_arrays)
         i = 0
         try:
             for i in range(num_envs):
@@ -136,7 +136,7 @@ class Running:
         return self._num_envs
 
     def _reset(self, mask: np.ndarray) -> PyTree:
-        obs, i = self._empty(), 0
+        obs, i = _empty(self._task.observation_space, self._num_envs), 0
         try:
             for i in map(int, np.flatnonzero(mask)):
                 self._kept.pop(i, None)
@@ -191,14 +191,11 @@ class Running:
     def _actions(self, action: Any) -> np.ndarray:
         """Convert actions to the environments' dtype and first value. The result is a new array, which they may keep."""
         array = check_actions(self._task.label, self._task.action_space, action, self._num_envs)
-        space = self._space
+        space: Any = self._envs[0].action_space
         if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
             return np.clip(array.astype(space.dtype), space.low, space.high)  # exact bounds: some environments assert them
         start = space.low.astype(np.int64) if isinstance(space, spaces.Box) else getattr(space, "start", 0)
         return (array + start).astype(space.dtype)
-
-    def _empty(self) -> PyTree:
-        return _empty(self._task.observation_space, self._num_envs)
 
     def _failure(self, i: int, error: Exception) -> Exception:
         """Close all environments, and return the exception to raise for an error of environment ``i``."""
@@ -208,17 +205,13 @@ class Running:
         if isinstance(error, _Wrong):
             return EnvironmentFailed(f"{where}: {error}")
         if self._drawn and isinstance(error, DependencyNotInstalled | ImportError | OSError):
-            return OSError(f"gymnasium cannot render {self._task.label} here: {_one_line(error)}")
+            return OSError(f"gymnasium cannot render {self._task.label} here: {one_line(error)}")
         *_, last = traceback.extract_tb(error.__traceback__)
-        return EnvironmentFailed(f"{where} raised {name}: {_one_line(error)} ({last.filename}, line {last.lineno})")
+        return EnvironmentFailed(f"{where} raised {name}: {one_line(error)} ({last.filename}, line {last.lineno})")
 
 
 class _Wrong(ValueError):
     """Error: an environment returned something invalid."""
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _empty(space: spaces.Space, num_envs: int) -> PyTree:
@@ -245,8 +238,7 @@ def _write(batch: PyTree, i: int, value: Any, subject: str = "obs") -> None:
     fits = array.dtype == to or array.dtype.kind in ("biuf" if to.kind == "f" else "biu")
     if array.shape != batch.shape[1:] or not fits:
         raise _Wrong(
-            f"{subject} is {array.dtype}{list(array.shape)}, but observation_space is {to}{list(batch.shape[1:])}: they must "
-            "agree"
+            f"{subject} is {array.dtype}{[*array.shape]}, but observation_space is {to}{[*batch.shape[1:]]}: they must agree"
         )
     batch[i] = array
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import importlib.abc
 import importlib.machinery
-import inspect
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -18,9 +17,20 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.backends.constants import Table, constants
-from jaxrl.envs.checks.validate import CONTROL_FLOW
-from jaxrl.envs.ids import EnvId, check_known, check_name, check_option, format_id, import_package, parse_id, smallest
+from jaxrl.envs.checks.validate import CONTROL_FLOW, abstract_key
+from jaxrl.envs.ids import (
+    EnvId,
+    check_known,
+    check_name,
+    check_option,
+    check_options,
+    defaults_of,
+    format_id,
+    import_package,
+    parse_id,
+)
 from jaxrl.envs.rendering.gymnax import FIGURES, REAL_TIME
+from jaxrl.spaces.trees import cast_like
 from jaxrl.types import Array, Env, Key, PyTree, RenderFn, ResetFn, StepFn, TimeStep
 
 DOWNLOADS = "MNISTBandit-bsuite"
@@ -136,8 +146,7 @@ def _game(canonical_id: str) -> Game:
             constructed = construct()
             kind, params, construct = type(constructed), constructed.default_params, lambda: constructed
         params = jax.tree.map(_fixed, params)
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        obs, state = jax.eval_shape(lambda key, params: construct().reset_env(key, params), key, params)
+        obs, state = jax.eval_shape(lambda key, params: construct().reset_env(key, params), abstract_key(), params)
     except (AssertionError, ArithmeticError, IndexError, TypeError, ValueError) as error:
         if not constructor:
             raise
@@ -147,19 +156,21 @@ def _game(canonical_id: str) -> Game:
     declared = _declared(construct, "observation", params)
     obs = jax.ShapeDtypeStruct(obs.shape, jnp.promote_types(obs.dtype, declared.dtype) if declared.kind == "Box" else obs.dtype)
 
-    # gymnax mixes weak and strong types, and its spaces may declare other dtypes than it emits: fix all types here.
+    # gymnax mixes weak and strong types, and its spaces may declare other dtypes than it emits: fix all types here. Acrobot and
+    # others index their parameters by traced values, so these must be JAX arrays.
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
-        first_obs, env_state = construct().reset_env(key, _arrays(params))
-        return _cast(env_state, state), _cast(first_obs, obs)
+        first_obs, env_state = construct().reset_env(key, jax.tree.map(jnp.asarray, params))
+        return cast_like(env_state, state), cast_like(first_obs, obs)
 
     def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
-        env, params = construct(), _arrays(params)
+        env, params = construct(), jax.tree.map(jnp.asarray, params)
         # env.step would autoreset. Time limits are in is_truncated only, so terminated holds natural ends.
         reached, env_state, reward, terminated, _ = env.step_env(key, env_state, action, params)
         terminated, at_limit = jnp.asarray(terminated, bool), jnp.asarray(env.is_truncated(env_state, params), bool)
         if name in HORIZONS:
             terminated, at_limit = terminated | at_limit, jnp.zeros_like(at_limit)
-        return _cast(env_state, state), TimeStep(_cast(reached, obs), jnp.asarray(reward, jnp.float32), terminated, at_limit, {})
+        reward = jnp.asarray(reward, jnp.float32)
+        return cast_like(env_state, state), TimeStep(cast_like(reached, obs), reward, terminated, at_limit, {})
 
     render: RenderFn | None = FIGURES.get(name)
     if hasattr(kind, "render") and len(obs.shape) == 1:  # boards are clearer in jaxrl's colours
@@ -184,30 +195,15 @@ def _plot(construct: Callable[[], Any]) -> RenderFn:
     return render
 
 
-def _arrays(params: PyTree) -> PyTree:
-    """Convert parameters to JAX arrays: Acrobot and others index tables by traced values, which NumPy arrays do not allow."""
-    return jax.tree.map(jnp.asarray, params)
-
-
-def _cast(tree: PyTree, like: PyTree) -> PyTree:
-    return jax.tree.map(lambda x, leaf: jnp.asarray(x, leaf.dtype), tree, like)
-
-
 # --------------------------------------------------------------------------------------------------------- options, parameters
 
 
 def _split_options(label: str, game: Game, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split options into constructor arguments and parameter fields. Constructor arguments must match their default's type."""
-    arguments = {
-        name: parameter.default
-        for name, parameter in inspect.signature(game.kind).parameters.items()
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name not in NOT_PLAIN
-    }
-    fields = {field.name for field in dataclasses.fields(game.params)}
-    check_known(label, options, fields | arguments.keys())
+    arguments = {name: default for name, default in defaults_of(game.kind).items() if name not in NOT_PLAIN}
+    check_known(label, options, {field.name for field in dataclasses.fields(game.params)} | arguments.keys())
     constructor = {name: value for name, value in options.items() if name in arguments}
-    for name, value in constructor.items():
-        check_option(label, name, value, arguments[name], at_least=smallest(arguments[name]))
+    check_options(label, constructor, arguments)
     return constructor, {name: value for name, value in options.items() if name not in arguments}
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-import inspect
 from typing import Any
 
 import jax
@@ -12,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.ids import EnvId, check_known, check_name, check_option, format_id, import_package, parse_id
+from jaxrl.envs.checks.validate import abstract_key
+from jaxrl.envs.ids import check_name, check_options, defaults_of, import_package
 from jaxrl.spaces.action_masks import MASK_KEY
+from jaxrl.spaces.trees import cast_like
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 MOST_JOINT = 2**16
@@ -25,10 +25,6 @@ MOST_KINDS = 256
 
 def list_names() -> list[str]:
     return sorted(import_package("jumanji", "the backend jumanji", extra="jumanji").registered_environments())
-
-
-def family(name: str) -> str:
-    return "all"
 
 
 def make(name: str, options: dict[str, Any]) -> Env:
@@ -45,29 +41,22 @@ def make(name: str, options: dict[str, Any]) -> Env:
     Raises:
       ValueError: the environment has several agents with separate rewards.
     """
-    label = f"jumanji:{name}"
     check_name("jumanji", name, list_names())
     registration = importlib.import_module("jumanji.registration")
-    spec = registration._REGISTRY[name]
-    parameters = inspect.signature(registration.load(spec.entry_point)).parameters.values()
-    plain = [each for each in parameters if isinstance(each.default, bool | int | float | str) or each.name == "time_limit"]
-    defaults = {each.name: each.default for each in plain}
-    check_known(label, options, defaults)
-    for option, value in options.items():
-        counts = option == "time_limit"  # its default may be None: a limit that follows from the size
-        check_option(label, option, value, defaults[option] or 1 if counts else defaults[option], at_least=1 if counts else None)
-    return _task(format_id(EnvId("jumanji", name, options)))
-
-
-@functools.cache
-def _task(canonical_id: str) -> Env:
-    """Construct an environment and close over it. Cached, so that equal ids share functions and compiled programs."""
-    _, name, options, _ = parse_id(canonical_id)
-    task: Any = importlib.import_module("jumanji").make(name, **options)
+    arguments = defaults_of(registration.load(registration._REGISTRY[name].entry_point))
+    plain = {option: default for option, default in arguments.items() if isinstance(default, bool | int | float | str)}
+    if arguments.get("time_limit", 0) is None:  # a limit that follows from the size
+        plain["time_limit"] = 1
+    check_options(f"jumanji:{name}", options, plain)
+    task = importlib.import_module("jumanji").make(name, **options)
     if task.reward_spec.shape:
         raise ValueError(
             f"jumanji:{name} has a reward of shape {task.reward_spec.shape}, for several agents; jaxrl supports one agent"
         )
+    return _env(task)
+
+
+def _env(task: Any) -> Env:
     observation_space, action_space, choices = _space(task.observation_spec, MOST_KINDS), _space(task.action_spec), None
     mask = observation_space.spaces.get(MASK_KEY) if isinstance(observation_space, spaces.Dict) else None
     if mask is not None and isinstance(action_space, spaces.MultiDiscrete):
@@ -83,14 +72,11 @@ def _task(canonical_id: str) -> Env:
         obs = _values(observation, observation_space)
         return {**obs, MASK_KEY: obs[MASK_KEY].ravel()} if mask is not None else obs
 
-    like = jax.eval_shape(task.reset, jax.eval_shape(lambda: jax.random.key(0)))[0]
-
-    def settled(state: PyTree) -> PyTree:
-        return jax.tree.map(lambda x, leaf: x if x.dtype == leaf.dtype else jnp.asarray(x, leaf.dtype), state, like)
+    like = jax.eval_shape(task.reset, abstract_key())[0]
 
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         state, reached = task.reset(key)
-        return settled(state), observe(reached.observation)
+        return cast_like(state, like), observe(reached.observation)
 
     def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
         if choices is not None:
@@ -99,9 +85,9 @@ def _task(canonical_id: str) -> Env:
         terminated = reached.discount == 0
         truncated = reached.last() & ~terminated
         reward = jnp.asarray(reached.reward, jnp.float32)
-        return settled(state), TimeStep(observe(reached.observation), reward, terminated, truncated)
+        return cast_like(state, like), TimeStep(observe(reached.observation), reward, terminated, truncated)
 
-    return Env(reset, step, observation_space, action_space, name=canonical_id)
+    return Env(reset, step, observation_space, action_space)
 
 
 def _space(spec: Any, most_kinds: float = np.inf) -> spaces.Space:
@@ -112,9 +98,8 @@ def _space(spec: Any, most_kinds: float = np.inf) -> spaces.Space:
     if "MultiDiscreteArray" in kind:
         return spaces.MultiDiscrete(np.asarray(spec.num_values))
     if "Array" not in kind:
-        return spaces.Dict(
-            {name: _space(part, most_kinds) for name, part in vars(spec).items() if hasattr(part, "generate_value")}
-        )
+        parts = {name: part for name, part in vars(spec).items() if hasattr(part, "generate_value")}
+        return spaces.Dict({name: _space(part, most_kinds) for name, part in parts.items()})
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "b":
         return spaces.MultiBinary(spec.shape)

@@ -54,9 +54,6 @@ def check_env(env: Env | HostEnv, *, key: Key | None = None, steps: int = 50, sa
         raise EnvError(env.name, problems)
 
 
-# ----------------------------------------------------------------------------------------------------------------- pure: traces
-
-
 def _hidden_state_problems(env: Env) -> list[str]:
     """Trace ``reset`` and ``step`` twice. A pure function gives the same program both times."""
     try:
@@ -100,15 +97,12 @@ def _batched(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (NUM_ENVS, *jnp.shape(x))), tree)
 
 
-# -------------------------------------------------------------------------------------------------------------------- pure: run
-
-
 def _run_problems(env: Env, key: Key, steps: int) -> list[str]:
     """Run episodes with random allowed actions, twice with the same key."""
     obs_space, action_space = env.observation_space, env.action_space
 
     def masks(obs: PyTree) -> PyTree:
-        return {name: x for name, x in obs.items() if name == MASK_KEY} if isinstance(obs, dict) else {}
+        return {MASK_KEY: obs[MASK_KEY]} if isinstance(obs, dict) and MASK_KEY in obs else {}
 
     def row(params: PyTree, carry: tuple[PyTree, PyTree, Array], key: Key) -> tuple[Any, tuple[PyTree, TimeStep]]:
         # Reset at the start of a row, so that the program contains `reset` once: its compilation is half of the total time.
@@ -121,7 +115,11 @@ def _run_problems(env: Env, key: Key, steps: int) -> list[str]:
         return (env_state, masks(time_step.obs), time_step.terminated | time_step.truncated), (obs, time_step)
 
     def episodes(key: Key, params: PyTree) -> tuple[PyTree, tuple[PyTree, TimeStep]]:
-        empty = jax.tree.map(lambda x: _blank(x, key), jax.eval_shape(env.reset, key, params)[0])
+        def blank(like: Any) -> Array:
+            is_key = jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
+            return jnp.broadcast_to(key, like.shape) if is_key else jnp.zeros(like.shape, like.dtype)
+
+        empty = jax.tree.map(blank, jax.eval_shape(env.reset, key, params)[0])
         start = (empty, masks(zeros(obs_space)), jnp.asarray(True))
         (env_state, _, _), rows = jax.lax.scan(functools.partial(row, params), start, jax.random.split(key, steps))
         return env_state, rows
@@ -170,16 +168,10 @@ def _render_problems(env: Env, env_state: PyTree) -> list[str]:
         pictures = [env.render(env_state, last_action, env.params) for last_action in (None, action)]
     except Exception as error:
         return [explain("render", error)]
-    sizes = {np.shape(picture) for picture in pictures}
-    size_problems = (
-        [f"render gave pictures of different shapes, {sorted(sizes)}: all must have the same shape"] if len(sizes) > 1 else []
-    )
-    return [problem for problem in map(picture_problem, pictures) if problem][:1] or size_problems
-
-
-def _blank(like: Any, key: Key) -> Array:
-    is_key = jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
-    return jnp.broadcast_to(key, like.shape) if is_key else jnp.zeros(like.shape, like.dtype)
+    problems = [problem for problem in map(picture_problem, pictures) if problem]
+    if not problems and len(sizes := {np.shape(picture) for picture in pictures}) > 1:
+        problems = [f"render gave pictures of different shapes, {sorted(sizes)}: all must have the same shape"]
+    return problems[:1]
 
 
 def random_action(space: spaces.Space, key: Key) -> Array:

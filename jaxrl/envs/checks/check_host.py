@@ -75,7 +75,7 @@ def _render_problems(env: HostEnv) -> list[str]:
         return [explain("render() of what open_render opened", error)]
     if len(pictures) != NUM_ENVS:
         return [f"render gave {len(pictures)} pictures; with {NUM_ENVS} environments it must give {NUM_ENVS}"]
-    return [problem for problem in [picture_problem(pictures[0])] if problem]
+    return [problem] if (problem := picture_problem(pictures[0])) else []
 
 
 def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False, first_id: int = 0) -> Played:
@@ -88,12 +88,12 @@ def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False, 
     Raises:
       EnvError: a call failed or a row is invalid.
     """
-    args, keywords = (NUM_ENVS - first_id, 0), {"first_id": first_id} if first_id else {}
+    keywords = {"first_id": first_id} if first_id else {}
     try:
-        envs = env.open(*args, **keywords)
+        envs = env.open(NUM_ENVS - first_id, 0, **keywords)
     except Exception as error:
-        call = ", ".join([*map(str, args), *(f"{name}={value}" for name, value in keywords.items())])
-        raise EnvError(env.name, [explain(f"open({call})", error)]) from error
+        call = f"open({NUM_ENVS - first_id}, 0{f', first_id={first_id}' if first_id else ''})"
+        raise EnvError(env.name, [explain(call, error)]) from error
     try:
         return _rows(env, envs, steps, say, other_after_end, first_id)
     except EnvError:
@@ -175,7 +175,5 @@ def _obs_problems(subject: str, space: spaces.Space, obs: PyTree, num_envs: int)
     if not all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(obs)):
         return [f"{subject} has parts that are not NumPy arrays: convert each part with np.asarray"]
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), abstract(space))
-    got = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), obs)
-    return mismatches(subject, got, batch, f"a batch of {num_envs} of observation_space", numpy="np") or outside(
-        subject, space, obs
-    )
+    wrong = mismatches(subject, obs, batch, f"a batch of {num_envs} of observation_space", numpy="np")
+    return wrong or outside(subject, space, obs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.envs.host import SLACK, bounds_of, parts_of
 from jaxrl.spaces.action_masks import MASK_KEY, choices, nothing_allowed
 from jaxrl.spaces.goals import ACHIEVED, DESIRED, GOAL_KEYS
 from jaxrl.spaces.trees import show_shapes, zeros
@@ -17,9 +19,6 @@ from jaxrl.types import Env, HostEnv, PyTree, TimeStep
 
 OBSERVATIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
 ACTIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete)
-
-TOLERANCE = 1e-5
-"""Relative tolerance: rounding may carry an observation past its bound."""
 
 CONTROL_FLOW = (
     jax.errors.ConcretizationTypeError,
@@ -39,15 +38,12 @@ class EnvError(ValueError):
 
 
 def validate_env(env: Env | HostEnv) -> None:
-    """Check spaces, parameters, and the outputs of ``reset`` and ``step`` by abstract evaluation.
-
-    Takes milliseconds and needs no backend.
+    """Check spaces, parameters, and the outputs of ``reset`` and ``step`` by abstract evaluation, in milliseconds.
 
     Raises:
       EnvError: lists all problems found, each with a fix.
     """
-    problems = find_problems(env)
-    if problems:
+    if problems := find_problems(env):
         raise EnvError(env.name, problems)
 
 
@@ -76,22 +72,17 @@ def _space_problems(space_name: str, space: Any, supported: tuple[type, ...]) ->
     if not isinstance(space, supported):
         names = ", ".join(kind.__name__ for kind in supported)
         return [f"{space_name} is {space!r}: use one of gymnasium.spaces' {names}"]
-    if isinstance(space, spaces.Dict):
-        return [
-            problem for name, part in space.items() for problem in _space_problems(f"{space_name}[{name!r}]", part, supported)
-        ]
-    if isinstance(space, spaces.Tuple):
-        return [problem for i, part in enumerate(space) for problem in _space_problems(f"{space_name}[{i}]", part, supported)]
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = [_space_problems(f"{space_name}[{name!r}]", part, supported) for name, part in parts_of(space)]
+        return list(itertools.chain(*parts))
     if isinstance(space, spaces.Box):
         dtype = np.dtype(space.dtype)
         if dtype.itemsize > 4 or dtype.kind not in "fiub":
             return [f"{space_name} has dtype {dtype}; JAX computes in 32 bits: use Box(..., dtype=np.float32) or a smaller type"]
         if space_name == "action_space" and dtype.kind != "f":
-            return [
-                f"{space_name} is a Box of {dtype}: use Discrete or MultiDiscrete for integer actions, or a Box of np.float32"
-            ]
+            return [f"action_space is a Box of {dtype}: use Discrete or MultiDiscrete for integers, or a Box of np.float32"]
     if space_name == "action_space" and isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
-        return [f"{space_name} starts at {space.start}; jaxrl counts actions from 0: leave `start` out, and add it inside step"]
+        return [f"action_space starts at {space.start}; jaxrl counts actions from 0: leave `start` out, and add it inside step"]
     return []
 
 
@@ -130,11 +121,9 @@ def _goal_problems(env: Env | HostEnv) -> list[str]:
     if not isinstance(out, tuple) or len(out) != 2:
         return [f"compute_reward returned {show_shapes(out)}; it must return (reward f32[], terminated bool[])"]
     return [
-        f"compute_reward returned {show_shapes(value)} as {name}; it must be one {type_name}, as in step"
-        for (name, dtype, type_name), value in zip(
-            (("reward", np.float32, "float32"), ("terminated", np.bool_, "bool")), out, strict=True
-        )
-        if (getattr(value, "shape", None), getattr(value, "dtype", None)) != ((), dtype)
+        f"compute_reward returned {show_shapes(value)} as {name}; it must be one {dtype}, as in step"
+        for name, dtype, value in zip(("reward", "terminated"), ("float32", "bool"), out, strict=True)
+        if (getattr(value, "shape", None), str(getattr(value, "dtype", None))) != ((), dtype)
     ]
 
 
@@ -292,19 +281,14 @@ def picture_problem(picture: Any) -> str | None:
     return None if is_valid else f"render gave {show_shapes(picture)}; a picture is an array uint8[height, width, 3]"
 
 
-# ---------------------------------------------------------------------------------------------------------------------- values
-
-
 def outside(subject: str, space: spaces.Space, value: PyTree) -> list[str]:
     """Return the problems of values [..., *space.shape] that are outside ``space``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
-        return [problem for name, part in parts for problem in outside(f"{subject}[{name!r}]", part, value[name])]
-    value = np.asarray(value)
+        return list(itertools.chain(*(outside(f"{subject}[{name!r}]", part, value[name]) for name, part in parts_of(space))))
+    value, (low, high) = np.asarray(value), bounds_of(space)
     if value.dtype.kind == "f" and np.isnan(value).any():
         return [f"{subject} is NaN: guard divisions, logarithms and roots"]
-    low, high = bounds(space)
-    slack = TOLERANCE * np.maximum(1, np.abs(value)) if value.dtype.kind == "f" else 0
+    slack = SLACK * np.maximum(1.0, np.abs(value, dtype=np.float64)) if value.dtype.kind == "f" else 0
     wrong = (value < low - slack) | (value > high + slack)
     if not wrong.any():
         return []
@@ -315,16 +299,6 @@ def outside(subject: str, space: spaces.Space, value: PyTree) -> list[str]:
     return [
         f"{subject} is {value[index]}{where}, outside observation_space's {limits}: widen the space (infinite bounds are fine)"
     ]
-
-
-def bounds(space: spaces.Space) -> tuple[Any, Any]:
-    """Return the lowest and highest values of a space with a shape, inclusive."""
-    if isinstance(space, spaces.Box):
-        return space.low.astype(np.float64), space.high.astype(np.float64)
-    if isinstance(space, spaces.MultiBinary):
-        return 0, 1
-    count = space.n if isinstance(space, spaces.Discrete) else space.nvec  # type: ignore[attr-defined]
-    return space.start, space.start + count - 1  # type: ignore[attr-defined]
 
 
 def same(a: PyTree, b: PyTree) -> bool:

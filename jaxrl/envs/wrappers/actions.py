@@ -31,9 +31,7 @@ def scale_action(env: Env, low: float = -1.0, high: float = 1.0) -> Env:
 
     def onto(action: Array) -> Array:
         share = (jnp.clip(action, low, high) - low) / (high - low)
-        return jnp.clip(
-            inner_low * (1.0 - share) + inner_high * share, inner_low, inner_high
-        )  # clip: rounding may exceed the bounds
+        return jnp.clip(inner_low * (1.0 - share) + inner_high * share, inner_low, inner_high)  # rounding may exceed the bounds
 
     return map_action(env, spaces.Box(low, high, space.shape, np.float32), onto)
 
@@ -98,9 +96,6 @@ def sticky_actions(env: Env, probability: float = 0.25) -> Env:
     return env._replace(reset=reset, step=step, params=params, render=render if env.render else None)
 
 
-# ------------------------------------------------------------------------------------------------------------------------ time
-
-
 @wrapper
 def time_limit(env: Env, max_steps: int) -> Env:
     """Truncate episodes after ``max_steps`` steps. A shorter limit of the environment stays in force."""
@@ -137,10 +132,8 @@ def action_repeat(env: Env, repeats: int) -> Env:
             # Enforce the limit here: jaxrl counts only the outer steps.
             truncated = reached.truncated if limit is None else reached.truncated | (elapsed >= limit)
             reached = reached._replace(reward=before.reward + reached.reward, truncated=truncated)
-            done = before.terminated | before.truncated
-            return jax.tree.map(
-                lambda old, new: jnp.where(done, old, new), carry, (RepeatState(env_state, elapsed), reached)
-            ), None
+            done, new = before.terminated | before.truncated, (RepeatState(env_state, elapsed), reached)
+            return jax.tree.map(lambda old, new: jnp.where(done, old, new), carry, new), None
 
         _, shapes = jax.eval_shape(env.step, key, state.env_state, action, params)
         empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)

@@ -92,12 +92,8 @@ def wrap(env: Env | HostEnv, call: Call) -> Env:
 def usage(name: str) -> str:
     """Return a wrapper as written in an id: ``sticky_actions(probability=0.25)``."""
     _, *parameters = inspect.signature(WRAPPERS[name]).parameters.values()
-    return name + (
-        f"({', '.join(str(parameter.replace(annotation=parameter.empty)) for parameter in parameters)})" if parameters else ""
-    )
-
-
-# ------------------------------------------------------------------------------------------------------------ building blocks
+    shown = ", ".join(str(parameter.replace(annotation=parameter.empty)) for parameter in parameters)
+    return f"{name}({shown})" if parameters else name
 
 
 def map_observation(env: Env, space: spaces.Space, function: Callable[[PyTree], PyTree]) -> Env:

@@ -10,12 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.envs.host import parts_of
 from jaxrl.envs.wrappers.base import inside, map_observation, wrapper
 from jaxrl.settings.validation import check_count
 from jaxrl.spaces.action_masks import MASK_KEY
 from jaxrl.spaces.goals import ACHIEVED, DESIRED
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
+
+
+def _box(low: Any, high: Any) -> spaces.Box:
+    """Make a Box with the dtype of its bounds."""
+    return spaces.Box(low, high, dtype=low.dtype.type)
 
 
 @wrapper
@@ -29,7 +35,8 @@ def flatten_observation(env: Env) -> Env:
     def size_of(space: spaces.Space) -> int:
         return int(jax.eval_shape(lambda: encode_space(space, zeros(space))).shape[0])
 
-    space, masked = env.observation_space, _has_mask(env.observation_space)
+    space = env.observation_space
+    masked = isinstance(space, spaces.Dict) and MASK_KEY in space.spaces
     size_of(space)  # raises if the mask is the only entry
     flat: spaces.Space = _box(*_flat_bounds(space, size_of))
     if masked:
@@ -45,8 +52,7 @@ def flatten_observation(env: Env) -> Env:
 def _flat_bounds(space: spaces.Space, size_of: Callable[[spaces.Space], int]) -> tuple[np.ndarray, np.ndarray]:
     """Return the low and high bounds of a value of ``space`` as flattened by ``encode_space``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        entries = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
-        parts = [_flat_bounds(part, size_of) for name, part in entries if name != MASK_KEY]
+        parts = [_flat_bounds(part, size_of) for name, part in parts_of(space) if name != MASK_KEY]
         low, high = (np.concatenate(side) for side in zip(*parts, strict=True))
         return low, high
     if isinstance(space, spaces.Box):
@@ -81,11 +87,6 @@ def select_observation(env: Env, *keep: int | str) -> Env:
         return map_observation(env, spaces.Dict(entries), lambda obs: {name: obs[name] for name in entries})
     chosen = np.array(keep)
     return map_observation(env, _box(space.low[chosen], space.high[chosen]), lambda obs: obs[chosen])
-
-
-def _box(low: Any, high: Any) -> spaces.Box:
-    """Make a Box with the dtype of its bounds."""
-    return spaces.Box(low, high, dtype=low.dtype.type)
 
 
 class FrameStackState(NamedTuple):
@@ -202,7 +203,3 @@ def time_aware(env: Env) -> Env:
         return TimeState(env_state, elapsed), reached._replace(obs=tell(reached.obs, elapsed))
 
     return env._replace(reset=reset, step=step, observation_space=timed, render=inside(env))
-
-
-def _has_mask(space: spaces.Space) -> bool:
-    return isinstance(space, spaces.Dict) and MASK_KEY in space.spaces

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.host import action_bounds, check_actions, outside
+from jaxrl.envs.host import bounds_of, check_actions, outside
 from jaxrl.rollout.autoreset import finish_step, first_input, no_episode
 from jaxrl.rollout.collect import Row, episode_metrics, to_rollout
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
@@ -192,6 +192,6 @@ def _step(compiled: Sequence[CompiledEnvs], handles: Sequence[Array], action: Ar
 
 def _allowed(space: spaces.Space, action: Array) -> tuple[Array, Array]:
     """Return the actions with invalid ones replaced, and True if there were any. Envpool's C++ does not check actions."""
-    wrong, least = outside(space, action), action_bounds(space)[0]
+    wrong, least = outside(space, action), bounds_of(space)[0]
     some = np.where(np.isfinite(least), least, 0).astype(action.dtype)
     return jnp.where(wrong, some, action), wrong.any()
