@@ -22,7 +22,7 @@ from jaxrl.builder.settings import split_settings
 from jaxrl.interpreter import python_command
 from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
 from jaxrl.runtime.logs.run_folder import contents, plain
-from jaxrl.runtime.system.disk import parse_json, read_regular, savable, walkable, write_atomically
+from jaxrl.runtime.system.disk import parse_json, read_regular, savable, write_atomically
 from jaxrl.runtime.training_loop.signals import SIGNALS, Interrupted, handled
 from jaxrl.settings.aliases import hint_or, nearest
 from jaxrl.settings.options import dotted_names, held_by_options, option_fields
@@ -68,7 +68,7 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
     """
     shown = os.fspath(path)
     try:
-        entries = walkable(lambda: tomllib.loads(read_regular(Path(path)).decode()))
+        entries = tomllib.loads(read_regular(Path(path)).decode())
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no sweep file {shown!r}") from None
     except ValueError as error:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import itertools
-import textwrap
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from jaxrl.runtime.cli.flags import Count
+from jaxrl.runtime.cli.flags import Count, field_docs
 from jaxrl.settings.options import Option, as_data, dotted_names, option_fields, resolve_option
 from jaxrl.settings.validation import in_words, setting_types
 
@@ -85,17 +81,3 @@ def _shown(dotted: str, kinds: tuple[Any, ...], default: Option | None) -> Any:
         help=f"{', '.join(kind.name for kind in kinds)}: {text} [{in_words(setting_types(kinds[0])[field])}]",
         help_behavior_hint=f"(default: {getattr(source, field)})",
     )
-
-
-def field_docs(source: type) -> dict[str, str]:
-    """Return the docstrings of the fields of a dataclass or NamedTuple: strings in their types or below them, also of bases."""
-    types = get_type_hints(source, include_extras=True)
-    docs = {name: text for name, type_ in types.items() for text in getattr(type_, "__metadata__", ()) if isinstance(text, str)}
-    for base in source.__bases__:
-        docs |= field_docs(base) if dataclasses.is_dataclass(base) else {}
-    body = ast.parse(textwrap.dedent(inspect.getsource(source))).body[0].body  # type: ignore[attr-defined]
-    for field, after in itertools.pairwise(body):
-        text = after.value if isinstance(after, ast.Expr) else None
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Constant):
-            docs[field.target.id] = str(text.value)
-    return {name: " ".join(text.replace("``", "").split()) for name, text in docs.items()}

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from gymnasium import spaces
 
 from jaxrl.builder.spec import algorithm_name, build_again
 from jaxrl.envs import make_env
@@ -19,7 +18,7 @@ from jaxrl.runtime.samplers.sampler import stack
 from jaxrl.runtime.system.devices import seed_devices
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.runtime.trainers.host_evaluation import evaluate_host
-from jaxrl.spaces.trees import realize_space
+from jaxrl.spaces.trees import realize_space, space_text
 from jaxrl.training import Evaluation, check_episodes, evaluate_pure, evaluation_key
 from jaxrl.types import Agent, Array, HostEnv, Key, Policy
 
@@ -134,22 +133,13 @@ def playing_agent(
         return build_again(config["agent"], trust=trust, **parts)
     env = make_env(env_id)
     for name, trained in (config.get("spaces") or {}).items():
-        there, here = _kind(realize_space(trained)), _kind(getattr(env, f"{name}_space"))
+        there, here = (space_text(space, bounds=False) for space in (realize_space(trained), getattr(env, f"{name}_space")))
         if there != here:
             raise ValueError(
                 f"env={env_id!r} does not fit these policies: its {name}s are {here}, but they were trained on "
                 f"{config['agent']['env']} with {there}"
             )
     return build_again(config["agent"], trust=trust, **{**parts, "env": env})
-
-
-def _kind(space: spaces.Space) -> str:
-    """Describe a space in one line, without the bounds of boxes, which may differ."""
-    if isinstance(space, spaces.Dict):
-        return f"Dict({', '.join(f'{name}: {_kind(part)}' for name, part in space.items())})"
-    if isinstance(space, spaces.Tuple):
-        return f"Tuple({', '.join(map(_kind, space))})"
-    return f"Box{space.shape} of {space.dtype}" if isinstance(space, spaces.Box) else str(space)
 
 
 def finite_seeds(policies: Policy) -> np.ndarray:

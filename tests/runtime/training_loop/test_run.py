@@ -399,7 +399,7 @@ def test_panel_in_a_terminal() -> None:
     }
     live.update(record, 75.0, 6.4)
     record = {**record, **dict.fromkeys(("evaluation/episodic_return", "charts/episodic_return"), np.full(2, np.nan))}
-    live.update(record, 75.0, 6.4)
+    live.update(record, 75.0, 6.4, [(1200.0, 1.0, 0), (800.0, 2.0, 1)])
     live.note("a note")
     live.close()
     text = console.export_text()
@@ -412,6 +412,7 @@ def test_panel_in_a_terminal() -> None:
         "123k",
         "6.4 s",
         "0.25",
+        "workers 1.2k+800/s, lag 2, 1 restarts",
         "a note",
     ):
         assert part in text

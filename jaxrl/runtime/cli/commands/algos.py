@@ -12,8 +12,7 @@ import tyro
 
 from jaxrl.algorithms.presets import PRESETS, Preset
 from jaxrl.registry import ALGORITHMS, Entry, setting_names, unknown_algorithm
-from jaxrl.runtime.cli.flags import read_flags, shown_as
-from jaxrl.runtime.cli.options import field_docs
+from jaxrl.runtime.cli.flags import field_docs, read_flags, shown_as
 from jaxrl.runtime.cli.user_code import import_algorithm
 from jaxrl.runtime.console.tables import show_table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import inspect
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from jaxrl.runtime.cli.flags import (
     refuse_switch_values,
 )
 from jaxrl.runtime.cli.group import join_group
-from jaxrl.runtime.cli.options import chosen_options, field_docs, option_flags
+from jaxrl.runtime.cli.options import chosen_options, option_flags
 from jaxrl.runtime.cli.resume import parse_resume, resume
 from jaxrl.runtime.cli.run_flags import RunOptions, run_flags
 from jaxrl.runtime.cli.user_code import import_algorithm, import_env_module
