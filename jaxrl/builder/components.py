@@ -356,12 +356,12 @@ def resolve_replay(replay: Any, env: Env | HostEnv, config: ReplayConfig, *, bef
     If the settings ask for ``hindsight``, the replay is wrapped in ``hindsight_replay``.
 
     Args:
-      replay: a ``ReplayFn``; None: that of the option ``config.replay``.
+      replay: a ``ReplayFn``; otherwise the replay is that of the option ``config.replay``.
     """
     sizes = (config.buffer_size // config.num_envs, config.num_envs, config.rollout_length)
     requirement = "must be a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, such as "
     requirement += "jaxrl.replay.uniform.uniform_replay"
-    function = config.replay.function if replay is None else replay  # type: ignore[attr-defined]
+    function = replay if callable(replay) else config.replay.function  # type: ignore[attr-defined]
     if not callable(function) or not _takes(function, *sizes, before=before, after=after):
         raise TypeError(f"replay={show(replay)} {requirement}")
 
