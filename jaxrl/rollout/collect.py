@@ -6,7 +6,7 @@ Environment i draws in iteration n from (key, n, i) alone, so its rows do not de
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
@@ -35,15 +35,6 @@ from jaxrl.xla.fast_random import plain, unrolled
 from jaxrl.xla.packed_scan import packed_scan
 
 
-class Row(NamedTuple):
-    """Part of a rollout from one row, [B]."""
-
-    input: StepInput
-    action: Array
-    extras: PyTree
-    outcome: StepOutcome
-
-
 def fold_each(key: Key, env_id: Array) -> Key:
     """Return one key per environment, [B], from a common key or one key each."""
     chex.assert_rank(env_id, 1)
@@ -61,12 +52,8 @@ def params_axes(env: Env, env_params: PyTree) -> PyTree:
             f"env_params must have the structure of the environment's own params, a {kind} like {show_shapes(env.params)}, not "
             f"{show_shapes(env_params)}: use {fix}"
         )
-    return structure.unflatten(
-        [
-            None if jnp.ndim(leaf) == jnp.ndim(default) else 0
-            for leaf, default in zip(structure.flatten_up_to(env_params), defaults, strict=True)
-        ]
-    )
+    pairs = zip(structure.flatten_up_to(env_params), defaults, strict=True)
+    return structure.unflatten([None if jnp.ndim(leaf) == jnp.ndim(default) else 0 for leaf, default in pairs])
 
 
 def check_env_params(env: Env, env_params: PyTree, num_envs: int) -> None:
@@ -84,17 +71,9 @@ def check_env_params(env: Env, env_params: PyTree, num_envs: int) -> None:
             )
 
 
-def _as_arrays(env_params: PyTree) -> PyTree:
-    """Convert parameters to JAX arrays: environments may index them with traced values, which NumPy arrays do not support."""
-    return jax.tree.map(jnp.asarray, env_params)
-
-
-# ------------------------------------------------------------------------------------------------------------------- resetting
-
-
 def reset_envs(env: Env, key: Key, env_id: Array, env_params: PyTree) -> tuple[PyTree, PyTree]:
     """Start an episode in every environment; return ``(env_state, obs)``, [B]."""
-    env_params = _as_arrays(env_params)
+    env_params = jax.tree.map(jnp.asarray, env_params)  # environments may index them with traced values
     return jax.vmap(env.reset, in_axes=(0, params_axes(env, env_params)))(fold_each(key, env_id), env_params)
 
 
@@ -113,11 +92,12 @@ def _reset_where_done(reset: Callable[..., Any], axes: tuple[int | None, ...], s
         def select(new: Any) -> Any:
             return jax.tree.map(lambda n, o: jnp.where(expand_mask(done, o), n, o), new, old)
 
+        def reset_one(key: Key, leaves: list[Array]) -> Any:
+            return reset(key, structure.unflatten(leaves))
+
         def fresh() -> Any:
             keys = plain(jax.vmap(jax.random.fold_in)(unrolled(key), env_id))
-            return select(
-                jax.vmap(lambda key, leaves: reset(key, structure.unflatten(leaves)), in_axes=(0, list(axes)))(keys, leaves)
-            )
+            return select(jax.vmap(reset_one, in_axes=(0, list(axes)))(keys, leaves))
 
         # select(old) costs nothing, and types both branches as varying over the same devices, which shard_map checks.
         return jax.lax.cond(done.any(), fresh, lambda: select(old))
@@ -157,9 +137,6 @@ def reset_done_envs(
     return _reset_where_done(env.reset, axes, structure)(done, keys, env_id, env_state, obs, [jnp.asarray(x) for x in leaves])
 
 
-# -------------------------------------------------------------------------------------------------------------------- stepping
-
-
 def init_actor(algorithm: Algorithm, env: Env, key: Key, env_id: Array, env_params: PyTree) -> ActorState:
     """Start all environments; return the state before row 0."""
     env_state, obs = reset_envs(env, key, env_id, env_params)
@@ -176,7 +153,7 @@ def advance(
     If the previous row ended an episode, this row is spent on the reset.
     """
     chex.assert_equal_shape_prefix([action, actor.done, env_id], 1)
-    env_params = _as_arrays(env_params)
+    env_params = jax.tree.map(jnp.asarray, env_params)  # environments may index them with traced values
     axes = (0, 0, 0, params_axes(env, env_params))
     env_state, reached = jax.vmap(env.step, in_axes=axes)(fold_each(step_key, env_id), actor.env_state, action, env_params)
     env_state, obs = reset_done_envs(env, actor.done, reset_key, env_id, env_state, reached.obs, env_params)
@@ -204,27 +181,34 @@ def collect(
     """
 
     @jax.named_scope("row")
-    def row(actor: ActorState, keys: Key) -> tuple[ActorState, Row]:
+    def row(actor: ActorState, keys: Key) -> tuple[ActorState, Any]:
         carry, action, extras = algorithm.act(policy, actor.carry, actor.input, env_id, keys[0], explore=explore)
         after, outcome = advance(env, actor, carry, action, env_params, env_id, keys[1], keys[2])
-        return after, Row(actor.input, action, extras, outcome)
+        return after, (actor.input, (action, extras), outcome)
 
-    after, rows = packed_scan(row, actor, plain(jax.random.split(unrolled(key), (num_rows, 3))))
-    inputs = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), rows.input, after.input)
+    after, (inputs, acted, outcome) = packed_scan(row, actor, plain(jax.random.split(unrolled(key), (num_rows, 3))))
+    inputs = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), inputs, after.input)
     version = jnp.broadcast_to(policy.version, env_id.shape)
-    return after, to_rollout(rows, inputs, actor.carry, env_id, version), episode_metrics(rows.outcome)
+    return after, to_rollout(inputs, acted, outcome, actor.carry, env_id, version), episode_metrics(outcome)
 
 
-def to_rollout(rows: Row, inputs: StepInput, carry: PyTree, env_id: Array, version: Array) -> Rollout:
-    """Build a Rollout from rows [T, B]; ``inputs`` [T + 1, B] are the inputs of the rows and of the row after them."""
-    outcome = rows.outcome
+def to_rollout(
+    inputs: StepInput, acted: tuple[Array, PyTree], outcome: StepOutcome, carry: PyTree, env_id: Array, version: Array
+) -> Rollout:
+    """Build a Rollout from rows [T, B].
+
+    Args:
+      inputs: [T + 1, B], the inputs of the rows and of the row after them.
+      acted: actions and extras.
+    """
+    action, extras = acted
     return Rollout(
         inputs=inputs,
-        action=rows.action,
+        action=action,
         reward=outcome.reward,
         terminated=outcome.terminated,
         truncated=outcome.truncated,
-        extras=rows.extras,
+        extras=extras,
         valid=outcome.valid,
         carry=carry,
         env_id=env_id,
@@ -239,13 +223,13 @@ def example_rollout(algorithm: Algorithm, env: Env | HostEnv, policy: Policy, nu
     carry, env_id = algorithm.initial_carry(num_envs), jnp.arange(num_envs, dtype=jnp.int32)
     _, action, extras = algorithm.act(policy, carry, first, env_id, jax.random.key(0), explore=True)
 
-    def rows(tree: PyTree, length: int = num_rows) -> PyTree:
+    def rows(tree: PyTree, length: int = num_rows) -> Any:
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (length, *x.shape)), tree)
 
     no = jnp.zeros(num_envs, bool)
     outcome = StepOutcome(first.prev_reward, no, no, ~no, {}, no_episode(num_envs, jnp))
     version = jnp.broadcast_to(policy.version, env_id.shape)
-    return to_rollout(rows(Row(first, action, extras, outcome)), rows(first, num_rows + 1), carry, env_id, version)
+    return to_rollout(rows(first, num_rows + 1), rows((action, extras)), rows(outcome), carry, env_id, version)
 
 
 JOINED = Rollout(**dict.fromkeys(Rollout._fields, 1) | {"carry": 0, "env_id": 0, "version": 0})  # type: ignore[arg-type]

@@ -83,9 +83,9 @@ BREAKS = (
     Break("runtime/checkpoint/manifest.py", "if digest_found != digest:", "if False:", "runtime/checkpoint/test_checkpoint"),
     Break("runtime/checkpoint/manifest.py", "info.run != run", "False", "runtime/training_loop/test_odd_folders"),
     Break(
-        "runtime/actors/restarts.py",
-        "self.count > self.at_most",
-        "self.count >= self.at_most",
+        "runtime/actors/dispatcher.py",
+        "in self.members)) > self.max_restarts",
+        "in self.members)) >= self.max_restarts",
         "runtime/actors/test_actors_faults",
     ),
     Break(

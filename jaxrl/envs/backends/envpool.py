@@ -89,12 +89,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     info_dtypes = {name: narrow(array.dtype) for name in TOLD if (array := spec.state_array_spec.get(f"info:{name}"))}
 
     def open(
-        num_envs: int,
-        seed: int,
-        first_id: int = 0,
-        *,
-        batch_size: int | None = None,
-        options: Mapping[str, Any] = options,
+        num_envs: int, seed: int, first_id: int = 0, *, batch_size: int | None = None, options: Mapping[str, Any] = options
     ) -> HostEnvs:
         num_envs = check_count("num_envs", num_envs)
         batch_size = num_envs if batch_size is None else check_count("batch_size", batch_size)
@@ -203,7 +198,6 @@ class _Running:
         return tree.map_structure(spread, cast(first_obs, self._observation_space))
 
     def compiled(self) -> CompiledEnvs:
-        """Return the same environments for use in a compiled program; see ``jaxrl.types.CompiledEnvs``."""
         from jaxrl.envs.backends.envpool_xla import compiled_envs
 
         return compiled_envs(self._running(), self._observation_space, self._info_dtypes, self._action_dtype)
@@ -245,9 +239,6 @@ def _make_spec(envpool: Any, name: str, options: Mapping[str, Any]) -> Any:
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"envpool refuses {label} with the options {dict(options)}: {reason}") from error
-
-
-# ------------------------------------------------------------------------------------------------------------ spaces and types
 
 
 def _observation_space(arrays: Mapping[str, Any]) -> spaces.Space:

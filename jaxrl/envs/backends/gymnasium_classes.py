@@ -20,21 +20,18 @@ WANTED = "env must be an id such as 'CartPole-v1', an Env, a HostEnv, or a Gymna
 
 
 def from_gymnasium(source: Any, options: Mapping[str, Any], make_env: Callable[..., Env | HostEnv]) -> Env | HostEnv:
-    """Make an environment from a Gymnasium class, or from a function that returns a Gymnasium environment.
-
-    It gets an id if other processes can import the class or function. Otherwise it works in this process only.
+    """Make an environment from a Gymnasium class, or from a function that returns a Gymnasium environment; see ``make_env``.
 
     Args:
       options: arguments of the function, and options of the backend ``gymnasium``.
-      make_env: makes an environment from an id.
-
-    Raises:
-      TypeError: ``source`` is neither. The message says what to pass instead.
     """
     if not _may_make(source):
         raise TypeError(WANTED + _foreign(source))
     name, module = _name(source), getattr(source, "__module__", "")
-    _check_complete(source, name, options)
+    for argument, default in defaults_of(source).items():
+        if default is inspect.Parameter.empty and argument not in options:
+            fix = f"env=lambda: {name}({argument}=…)"
+            raise TypeError(f"env={name} needs the argument {argument!r}: give a function that needs none, {fix}")
     try:
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is source and name not in gymnasium.registry:
             return make_env(f"gymnasium:{module}:{name}", **options)
@@ -56,14 +53,6 @@ def _name(source: Any) -> str:
     while isinstance(source, functools.partial):
         source = source.func
     return str(getattr(source, "__qualname__", type(source).__name__)).rpartition("<locals>.")[2]
-
-
-def _check_complete(source: Any, name: str, options: Mapping[str, Any]) -> None:
-    """Raise TypeError if the callable needs arguments beyond ``options``."""
-    for argument, default in defaults_of(source).items():
-        if default is inspect.Parameter.empty and argument not in options:
-            fix = f"env=lambda: {name}({argument}=…)"
-            raise TypeError(f"env={name} needs the argument {argument!r}: give a function that needs none, {fix}")
 
 
 def _refuse_own(source: Any, name: str, options: Mapping[str, Any]) -> None:

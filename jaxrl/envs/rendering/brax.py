@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.envs.host import one_line
+
 HEIGHT, WIDTH = 360, 480
 
 ADVICE = (
@@ -19,21 +21,23 @@ ADVICE = (
 
 def figure(label: str, system: Any) -> Callable[[Any], np.ndarray]:
     """Return a function that draws a pipeline state, u8[height, width, 3]. The first call opens a renderer for all others."""
-    opened: list[tuple[Any, Any]] = []
+    opened: list[tuple[Any, Any, int]] = []
 
     def draw(state: Any) -> np.ndarray:
         import mujoco
 
         try:
-            if not opened:
-                opened.append((_renderer(mujoco, system.mj_model), mujoco.MjData(system.mj_model)))
-            renderer, data = opened[0]
+            model = system.mj_model
+            if not opened:  # with the camera that tracks the walker, or the default
+                camera = next((i for i in range(model.ncam) if model.camera(i).name == "track"), -1)
+                opened.append((_renderer(mujoco, model), mujoco.MjData(model), camera))
+            renderer, data, camera = opened[0]
             data.qpos, data.qvel = np.asarray(state.q), np.asarray(state.qd)
-            mujoco.mj_forward(system.mj_model, data)
-            renderer.update_scene(data, camera=_camera(system.mj_model))
+            mujoco.mj_forward(model, data)
+            renderer.update_scene(data, camera=camera)
             return np.array(renderer.render())
         except Exception as error:
-            raise RuntimeError(f"{label} cannot be drawn here: {' '.join(str(error).split())}. {ADVICE}") from error
+            raise RuntimeError(f"{label} cannot be drawn here: {one_line(error)}. {ADVICE}") from error
 
     return draw
 
@@ -41,17 +45,7 @@ def figure(label: str, system: Any) -> Callable[[Any], np.ndarray]:
 def _renderer(mujoco: Any, model: Any) -> Any:
     # MuJoCo chose its OpenGL on import: GLFW by default. A failed attempt would break later ones, so check for a display first.
     context: Any = importlib.import_module("mujoco.rendering.classic.gl_context")
-    if getattr(context.GLContext, "__module__", None) == "mujoco.glfw" and not _has_display():
-        context.GLContext = importlib.import_module("mujoco.egl").GLContext
+    with warnings.catch_warnings(action="ignore"):  # GLFW warns if there is no display
+        if getattr(context.GLContext, "__module__", None) == "mujoco.glfw" and not importlib.import_module("glfw").init():
+            context.GLContext = importlib.import_module("mujoco.egl").GLContext
     return mujoco.Renderer(model, HEIGHT, WIDTH)
-
-
-def _has_display() -> bool:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # GLFW warns if there is no display
-        return bool(importlib.import_module("glfw").init())
-
-
-def _camera(model: Any) -> Any:
-    """Return the camera that tracks the walker, or the default (-1) if there is none."""
-    return next((i for i in range(model.ncam) if model.camera(i).name == "track"), -1)

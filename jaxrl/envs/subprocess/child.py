@@ -50,12 +50,7 @@ class Child:
     """
 
     def __init__(
-        self,
-        module: str,
-        *,
-        variables: Mapping[str, str] = {},
-        log: Path | None = None,
-        output: int | None = None,
+        self, module: str, *, variables: Mapping[str, str] = {}, log: Path | None = None, output: int | None = None
     ) -> None:
         """
         Args:
@@ -129,8 +124,8 @@ class Child:
             return False
 
     @property
-    def has_ended(self) -> bool | None:
-        """Return whether the process has ended, even if its descendants live; None if the system cannot tell.
+    def has_ended(self) -> bool:
+        """Return whether the process has ended, even if its descendants live.
 
         The process is not reaped, so its pid and process group cannot be reused yet.
         """
@@ -138,8 +133,6 @@ class Child:
             return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
         except ChildProcessError:  # already reaped
             return True
-        except AttributeError:
-            return None
 
     def kill(self) -> None:
         """Kill the process and all its descendants. Its pid cannot be reused until it is reaped."""
@@ -147,7 +140,9 @@ class Child:
 
     def how_it_ended(self) -> str:
         """Describe how a process ended whose connection is closed. If it is still running, it is killed."""
-        by_itself = self._ends_soon()
+        deadline = time.monotonic() + ENDING
+        while not (by_itself := self.has_ended) and time.monotonic() < deadline:
+            time.sleep(0.002)
         self.kill()
         code = self.process.wait()
         if not by_itself:
@@ -155,13 +150,6 @@ class Child:
         if code == -signal.SIGKILL:
             return "was killed by SIGKILL (unless a user or program sent it, the system ran out of memory)"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-    def _ends_soon(self) -> bool:
-        """Return whether it ends by itself shortly after its connection."""
-        deadline = time.monotonic() + ENDING
-        while (has_ended := self.has_ended) is False and time.monotonic() < deadline:
-            time.sleep(0.002)
-        return has_ended is not False
 
     def release(self) -> None:
         """Kill the process and close all connections to it."""

@@ -39,16 +39,10 @@ def end_marked(marks: Sequence[str]) -> None:
 
 
 def _marked(texts: Sequence[bytes]) -> list[int]:
-    try:
-        pids = [int(name) for name in os.listdir(PROCESSES) if name.isdecimal()]
-    except OSError:
-        return []
-    return [pid for pid in pids if pid != os.getpid() and any(text in _environment(pid) for text in texts)]
-
-
-def _environment(pid: int) -> bytes:
-    """Return the initial environment of a process; empty if the process has ended or belongs to another user."""
-    try:
-        return (PROCESSES / str(pid) / "environ").read_bytes()
-    except OSError:
-        return b""
+    found = []
+    for folder in PROCESSES.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
+            environment = (folder / "environ").read_bytes()
+            if int(folder.name) != os.getpid() and any(text in environment for text in texts):
+                found.append(int(folder.name))
+    return found

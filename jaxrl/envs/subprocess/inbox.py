@@ -38,8 +38,7 @@ class Inbox:
           EOFError, OSError: the connection has ended.
           Garbled: the bytes are not a message.
         """
-        data = os.read(self._connection.fileno(), CHUNK)
-        if not data:
+        if not (data := os.read(self._connection.fileno(), CHUNK)):
             raise EOFError
         self._begun += data
         messages = []

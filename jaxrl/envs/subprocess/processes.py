@@ -57,7 +57,7 @@ class Processes:
         log_folder: Path | None = None,
     ) -> None:
         """Args:
-        label: label of the environment, for errors.
+        label: name of the environment, for errors.
         open: opens a part of the environments; picklable, or defined in the main script.
         num_workers: number of processes, at most the number of environments.
         timeout: seconds that a step, or a start, may take.
@@ -104,10 +104,11 @@ class Processes:
 
     def send(self, action: Any, env_id: np.ndarray | None = None) -> None:
         """Start a step of all environments, or of those of one process, as ``recv`` returns them."""
-        num_envs = self._num_envs()
-        parts = self._parts if env_id is None else [each for each in self._parts if self._rows(each).start == env_id[0]]
-        action = self._check(action, num_envs if env_id is None else len(env_id))
-        start = 0 if env_id is None else int(env_id[0])
+        num_envs, parts, start = self._num_envs(), self._parts, 0
+        if env_id is not None:
+            num_envs, start = len(env_id), int(env_id[0])
+            parts = [part for part in parts if self._rows(part).start == start]
+        action = self._check(action, num_envs)
         with self._killing():
             for part in parts:
                 rows = self._rows(part)
@@ -132,8 +133,7 @@ class Processes:
         with self._killing():
             self._hear_all()
         self._sent.clear()
-        row: HostStep = self._joined()
-        return row
+        return self._joined()
 
     def reset_where(self, mask: np.ndarray) -> PyTree:
         return self._call("reset_where", mask)
@@ -142,7 +142,7 @@ class Processes:
         self._release()
 
     def _call(self, method: str, *batches: np.ndarray) -> Any:
-        """Call a method of all environments, and return the concatenated results."""
+        """Call a method of all environments, and return the concatenated results in new arrays."""
         self._num_envs()
         with self._killing():
             for part in self._parts:
@@ -151,7 +151,6 @@ class Processes:
         return self._joined()
 
     def _joined(self) -> Any:
-        """Concatenate the results of all parts in new arrays."""
         if not self._parts[1:]:
             return self._parts[0].own_answer()
         return tree.map_structure(lambda *x: np.concatenate(x), *[part.answer for part in self._parts])
@@ -162,7 +161,6 @@ class Processes:
         return self._parts[-1].last + 1 - self._parts[0].first
 
     def _rows(self, part: Part) -> slice:
-        """Return the rows of a batch that belong to a part."""
         first = self._parts[0].first
         return slice(part.first - first, part.last + 1 - first)
 

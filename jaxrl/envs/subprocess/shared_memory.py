@@ -11,7 +11,6 @@ import ctypes
 import errno
 import mmap
 import os
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -61,20 +60,29 @@ class SharedMemory:
         Raises:
           OSError: not enough memory, or too many open files.
         """
-        self.handle = handle if handle is not None else _allocate(num_bytes)
-        try:
-            with _explaining(num_bytes):
+        with _explaining(num_bytes):
+            self.handle = os.memfd_create("jaxrl") if handle is None else handle
+            try:
+                if handle is None:
+                    os.ftruncate(self.handle, num_bytes)
+                    os.posix_fallocate(self.handle, 0, num_bytes)  # else a write without free memory kills the process (SIGBUS)
                 self.map = mmap.mmap(self.handle, num_bytes)
-        except BaseException:
-            self.close()
-            raise
+            except BaseException:
+                self.close()
+                raise
 
     def arrays(self, layout: SharedMemoryLayout, when_done: Callable[[], object] | None = None) -> list[np.ndarray]:
         """Return the arrays in it. ``when_done`` is called once no reference to any of them, or to a part of one, is left."""
-        lease = (ctypes.c_char * len(self.map)).from_buffer(self.map)
+        lease: Any = (ctypes.c_char * len(self.map)).from_buffer(self.map)
         if when_done is not None:
             weakref.finalize(lease, when_done).atexit = False
-        return [_view(lease, place) for place in layout.places]
+
+        def view(place: ArrayPlace) -> np.ndarray:
+            if not (count := int(np.prod(place.shape, dtype=np.int64))):
+                return np.empty(place.shape, place.dtype)
+            return np.frombuffer(lease, place.dtype, count, place.offset).reshape(place.shape)
+
+        return [view(place) for place in layout.places]
 
     def give(self, connection: Connection, pid: int) -> None:
         """Send it to the process at the other end of a connection, which calls ``received``.
@@ -96,30 +104,6 @@ def received(connection: Connection, num_bytes: int) -> SharedMemory:
     memory = SharedMemory(num_bytes, recv_handle(connection))
     memory.close()  # the map is enough
     return memory
-
-
-def _view(lease: Any, place: ArrayPlace) -> np.ndarray:
-    count = int(np.prod(place.shape, dtype=np.int64))
-    if not count:
-        return np.empty(place.shape, place.dtype)
-    return np.frombuffer(lease, place.dtype, count, place.offset).reshape(place.shape)
-
-
-def _allocate(num_bytes: int) -> int:
-    with _explaining(num_bytes):
-        if hasattr(os, "memfd_create"):
-            handle = os.memfd_create("jaxrl")
-        else:
-            with tempfile.TemporaryFile() as file:
-                handle = os.dup(file.fileno())
-        try:
-            os.ftruncate(handle, num_bytes)
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(handle, 0, num_bytes)  # otherwise a write without free memory would kill the process (SIGBUS)
-        except BaseException:
-            os.close(handle)
-            raise
-    return handle
 
 
 @contextlib.contextmanager

@@ -18,12 +18,12 @@ def example_of(action: np.ndarray, row: HostStep) -> PyTree | None:
 
     None unless all leaves are arrays [num_envs, ...] without Python objects.
     """
+
+    def fits(x: Any) -> bool:
+        return isinstance(x, np.ndarray) and x.shape[:1] == action.shape[:1] and not x.dtype.hasobject
+
     pair = (action, row)
-    if not all(
-        isinstance(x, np.ndarray) and x.shape[:1] == action.shape[:1] and not x.dtype.hasobject for x in tree.flatten(pair)
-    ):
-        return None
-    return tree.map_structure(lambda x: x[:0].copy(), pair)
+    return tree.map_structure(lambda x: x[:0].copy(), pair) if all(map(fits, tree.flatten(pair))) else None
 
 
 class SharedRows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxrl.envs import make_env
@@ -19,25 +18,15 @@ from jaxrl.types import Agent, HostEnv, HostEnvs, Key, Metrics, OpenFn, Policy, 
 class CentralSampler:
     """A sampler in this process, whose environments are stepped by worker processes that never import jax."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        seeds: Sequence[int],
-        sampler: SamplerFn,
-        num_workers: int,
-        max_restarts: int,
-        timeout: float,
-        log_folder: Path | None,
-    ) -> None:
+    def __init__(self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn, num_workers: int, **settings: Any) -> None:
         """
         Args:
           sampler: the order of stepping and acting; see ``runtime.samplers``.
           num_workers: number of workers over all seeds; each seed has at least one.
-          max_restarts, timeout, log_folder: see ``Processes``.
+          settings: keywords of ``Processes``.
         """
         self.opened: list[Processes] = []
-        each = math.ceil(num_workers / len(seeds))
-        env = in_processes(agent, each, self.opened, max_restarts=max_restarts, timeout=timeout, log_folder=log_folder)
+        env = in_processes(agent, math.ceil(num_workers / len(seeds)), self.opened, **settings)
         running: Any = sampler(agent._replace(env=env), seeds)
         self.sampler, self.watch = running, running.watch
 
@@ -81,14 +70,12 @@ def in_processes(agent: Agent, num_workers: int, opened: list[Processes] | None 
 
         return start
 
-    scored = env.open_eval or env.open
-    return env._replace(open=anywhere(with_threads(agent).open), open_eval=anywhere(scored))
+    return env._replace(open=anywhere(with_threads(agent).open), open_eval=anywhere(env.open_eval or env.open))
 
 
 def is_threaded(agent: Agent) -> bool:
     """Return True if the agent's environment steps a batch with its own threads, as envpool does."""
-    name = agent.spec.get("env")
-    return isinstance(name, str) and name.startswith("envpool:")
+    return str(agent.spec.get("env")).startswith("envpool:")
 
 
 def with_threads(agent: Agent, num_threads: int = 1) -> HostEnv:

@@ -13,25 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.envs.subprocess.child import GRACE, end_all
+from jaxrl.envs.subprocess.child import GRACE, RemoteTraceback, WorkerFailed, end_all
 from jaxrl.envs.subprocess.inbox import Garbled
-from jaxrl.runtime.actors.messages import (
-    CLOSE,
-    POLICY,
-    ROLLOUT,
-    Collect,
-    Done,
-    Failed,
-    Filled,
-    Ready,
-    Shapes,
-    of_all,
-    part_of,
-)
-from jaxrl.runtime.actors.restarts import Restarts
+from jaxrl.runtime.actors import messages
+from jaxrl.runtime.actors.messages import Done, Failed, Filled, Ready, Shapes, part_of
 from jaxrl.runtime.actors.rollout_memory import Blocks, Progress, Ticket
 from jaxrl.runtime.actors.worker_handle import WorkerHandle
-from jaxrl.runtime.samplers.diagnostics import WorkerState
 from jaxrl.runtime.system.clock import LOOK, Ran
 
 
@@ -57,13 +44,12 @@ class Dispatcher:
           enough: number of workers that must finish a rollout before the others cut theirs short; None: all.
         """
         self.members, self.num_envs, self.newest = members, num_envs, newest
-        self.timeout = timeout
-        self.restarts = Restarts(max_restarts, note)
+        self.max_restarts, self.timeout, self.note = max_restarts, timeout, note
         self.by_parts, self.enough = by_parts, enough or len(members)
         self.arrivals: SimpleQueue[tuple[Ticket, WorkerHandle] | None] = SimpleQueue()
         self.tickets: dict[int, Ticket] = {}
         self.asked = 0
-        self.policies, self.rollouts = Blocks(POLICY), Blocks(ROLLOUT)
+        self.policies, self.rollouts = Blocks(messages.POLICY), Blocks(messages.ROLLOUT)
         self.current: tuple[int, np.ndarray] | None = None
         """Index of the newest policy, and its version."""
         self.using: dict[int, int] = {}
@@ -81,7 +67,7 @@ class Dispatcher:
         self.started = threading.Event()
         self.thread = threading.Thread(target=self._run, name="jaxrl-actors", daemon=True)
 
-    # ------------------------------------------------------------------------------------------------------ the learner's thread
+    # The learner's thread calls the methods from here to `_check_open`, the thread itself those after it.
 
     def start(self) -> None:
         """Start all workers, and wait until their environments are open."""
@@ -99,7 +85,7 @@ class Dispatcher:
             ticket = Ticket(self.asked, key_data, index, rollout, version, len(self.members))
             self.tickets[ticket.number] = ticket
             self.asked += 1
-        self._ring()
+        os.write(self.bell, b".")
         return ticket
 
     def publish(self, policy: Sequence[Any], version: np.ndarray) -> None:
@@ -127,8 +113,7 @@ class Dispatcher:
         with self.lock:
             if ticket.waiting:
                 self._check_open()
-            filled: Filled = self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
-            return filled
+            return self._arrays(ticket)
 
     def next_part(self) -> tuple[Ticket, WorkerHandle, Filled]:
         """Wait for the next finished part of any worker; for pools with ``by_parts``."""
@@ -137,8 +122,10 @@ class Dispatcher:
             self._check_open()
         ticket, member = arrived
         with self.lock:
-            filled: Filled = self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
-        return ticket, member, part_of(filled, member.job)
+            return ticket, member, part_of(self._arrays(ticket), member.job)
+
+    def _arrays(self, ticket: Ticket) -> Any:
+        return self.rollouts.arrays(ticket.rollout, lambda: self.released.append(ticket.rollout))
 
     def spent(self) -> dict[str, float]:
         """Return the seconds spent on each of ``diagnostics.PARTS`` since the last call, mean over workers."""
@@ -146,16 +133,12 @@ class Dispatcher:
             spent, self.seconds = self.seconds, {}
         return spent
 
-    def states(self) -> list[WorkerState]:
-        """Return the state of each worker since the last call."""
-        return [member.state() for member in self.members]
-
     def close(self) -> None:
         """End all workers."""
         if self.closing:
             return
         self.closing = True
-        self._ring()
+        os.write(self.bell, b".")
         if self.thread is threading.current_thread():  # by the garbage collector, or by ``note``
             threading.Thread(target=self._release, daemon=True).start()
         else:
@@ -176,11 +159,6 @@ class Dispatcher:
         if self.closing:
             raise RuntimeError("this actor pool is closed")
 
-    def _ring(self) -> None:
-        os.write(self.bell, b".")
-
-    # ------------------------------------------------------------------------------------------------------------ its own thread
-
     def _run(self) -> None:
         try:
             for member in self.members:
@@ -191,7 +169,7 @@ class Dispatcher:
             self.error = error
         finally:
             grace = GRACE if self.started.is_set() else 0.0  # workers that are still importing do not read messages
-            end_all([member.child for member in self.members if hasattr(member, "child")], CLOSE, grace)
+            end_all([member.child for member in self.members if hasattr(member, "child")], messages.CLOSE, grace)
             self.started.set()
             self.arrivals.put(None)
             for ticket in list(self.tickets.values()):
@@ -235,7 +213,7 @@ class Dispatcher:
             if all(each.ready for each in self.members):
                 self.started.set()
         elif isinstance(message, Shapes):
-            self.rollouts.shape(of_all(message.rows, self.num_envs, len(self.members)))
+            self.rollouts.shape(messages.of_all(message.rows, self.num_envs, len(self.members)))
             member.give(*self.rollouts.memory[self.tickets[member.next_ticket].rollout])
         else:
             self._finished(member, message)
@@ -254,7 +232,7 @@ class Dispatcher:
         if self.rollouts.shapes is not None:
             member.give(*self.rollouts.memory[ticket.rollout])
         member.busy, member.since = True, None
-        member.child.send(Collect(ticket.number, ticket.rollout, index, ticket.key_data))
+        member.child.send(messages.Collect(ticket.number, ticket.rollout, index, ticket.key_data))
 
     def _finished(self, member: WorkerHandle, done: Done) -> None:
         ticket = self.tickets[member.next_ticket]
@@ -288,8 +266,32 @@ class Dispatcher:
             self.policies.users[index] -= 1
 
     def _replace(self, member: WorkerHandle, why: str, remote: str | None = None) -> None:
-        """Start a process in place of one that failed."""
-        self.restarts.admit(member, why, member.busy and member.next_ticket in self.tickets, remote)
+        """End what is left of a worker's process that failed, report it, and start another process in its place.
+
+        Args:
+          why: how the worker failed, as the end of a sentence.
+          remote: the traceback of the exception that it raised.
+
+        Raises:
+          WorkerFailed: it never started, or there were ``max_restarts`` restarts.
+        """
+        member.child.release()
+        member.child.write_log(remote or f"{member} {why}")
+        cause = RemoteTraceback(remote) if remote else None
+        if not member.ready and not member.restarts:
+            raise WorkerFailed(f"{member} {why}, before it could start{member.where}") from cause
+        when = "between two rollouts" if member.ready else "at its start"
+        if member.busy and member.next_ticket in self.tickets:
+            when = f"at rollout {member.next_ticket}"
+        if (number := 1 + sum(each.restarts for each in self.members)) > self.max_restarts:
+            raise WorkerFailed(
+                f"{member} {why} {when}, after max_restarts={self.max_restarts} restarts: raise max_restarts, or see "
+                f"{member.log or 'its output'}"
+            ) from cause
+        member.restarts += 1
+        self.note(f"{member} {why} {when}; replaced (restart {number} of {self.max_restarts})")
+        if remote:
+            self.note(remote.rstrip())
         with self.lock:
             self._put_down(member)
         member.start(self.progress.memory)

@@ -62,10 +62,8 @@ class PartLearner(HostLearner):
 def of_one_update(metrics: Metrics, shares: int) -> Metrics:
     """Convert the merged losses of ``shares`` parts of one update to losses of that update."""
 
-    def rescaled(x: Any) -> Any:
-        return Mean(x.sum / shares, x.count // shares) if isinstance(x, Mean) else x
-
-    return {name: rescaled(x) if name.startswith("losses/") else x for name, x in metrics.items()}
+    losses = {name: x for name, x in metrics.items() if name.startswith("losses/") and isinstance(x, Mean)}
+    return metrics | {name: Mean(x.sum / shares, x.count // shares) for name, x in losses.items()}
 
 
 def _applied(agent: Agent, learner: Any, rollout: Rollout, metrics: Metrics, gradient: PyTree) -> tuple[Any, Metrics]:
@@ -114,18 +112,6 @@ class AllReducedLearner(HostLearner):
         in_specs, out_specs = (learner_specs, rollout_specs), (learner_specs, PartitionSpec())
         shared = jax.shard_map(in_order(function), mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
         return shared(learner, rollout)
-
-
-class AllReducedDriver(HostDriver):
-    """Driver that learns on several devices."""
-
-    learner_of = AllReducedLearner
-
-
-class MeanDriver(HostDriver):
-    """Driver that applies the mean of the workers' gradients of a rollout."""
-
-    learner_of = MeanLearner
 
 
 class PartDriver(HostDriver):

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl.envs.subprocess.shared_memory import SharedMemoryLayout, layout_of
-from jaxrl.rollout.collect import Row, to_rollout
+from jaxrl.rollout.collect import to_rollout
 from jaxrl.types import HostEnv, Metrics, PyTree, Rollout
 
 POLICY, ROLLOUT, PROGRESS = "policy", "rollout", "progress"
@@ -144,11 +144,10 @@ def rollout_of(rows: Filled, version: np.ndarray, first_id: int = 0) -> Rollout:
       version: i32[num_seeds] or [num_seeds, B], version of the parameters that acted.
       first_id: number of the first environment.
     """
-    action, extras = rows.acted
     num_seeds, _, num_envs = rows.came.reward.shape
     env_id: Any = np.broadcast_to(first_id + np.arange(num_envs, dtype=np.int32), (num_seeds, num_envs))
     versions: Any = np.broadcast_to(version.reshape(num_seeds, -1), env_id.shape)
-    return to_rollout(Row(rows.inputs, action, extras, rows.came), rows.inputs, rows.carry, env_id, versions)
+    return to_rollout(rows.inputs, rows.acted, rows.came, rows.carry, env_id, versions)
 
 
 def plain_leaves(policy: PyTree) -> Sequence[Any]:
@@ -158,10 +157,9 @@ def plain_leaves(policy: PyTree) -> Sequence[Any]:
 
 def policy_like(shapes: PyTree, leaves: Sequence[Any]) -> PyTree:
     """Invert ``plain_leaves``."""
+
+    def like(shape: Any, x: Any) -> Any:
+        return jax.random.wrap_key_data(x) if jax.dtypes.issubdtype(shape.dtype, jax.dtypes.prng_key) else x
+
     expected, structure = jax.tree.flatten(shapes)
-    return structure.unflatten(
-        [
-            jax.random.wrap_key_data(x) if jax.dtypes.issubdtype(shape.dtype, jax.dtypes.prng_key) else x
-            for shape, x in zip(expected, leaves, strict=True)
-        ]
-    )
+    return structure.unflatten(map(like, expected, leaves))

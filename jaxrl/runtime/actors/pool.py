@@ -16,8 +16,9 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from jaxrl.builder.spec import modules_outside, unimportable_parts
 from jaxrl.metrics import merge
 from jaxrl.rollout.collect import episode_metrics
-from jaxrl.runtime.actors.dispatcher import Dispatcher, Ticket
+from jaxrl.runtime.actors.dispatcher import Dispatcher
 from jaxrl.runtime.actors.messages import WorkerJob, plain_leaves, rollout_of
+from jaxrl.runtime.actors.rollout_memory import Ticket
 from jaxrl.runtime.actors.stragglers import cut_rows, enough
 from jaxrl.runtime.actors.worker_handle import WorkerHandle, shares
 from jaxrl.runtime.samplers.diagnostics import Stopwatch, WorkerState
@@ -93,12 +94,12 @@ class ActorPool:
         check_number("timeout", timeout, Range(0, open_low=True))
         if clock not in CLOCKS:
             raise unknown("clock", clock, CLOCKS)
-        self.gradients = gradients
         check_number("sync_fraction", sync_fraction, Range(0, 1, open_low=True))
         if sync_fraction < 1 and clock == "async":
             raise ValueError(f"sync_fraction={sync_fraction:g} needs clock='deterministic': with clock='async' no worker waits")
         num_workers = check_count("num_workers", num_workers)
-        self.cuts = enough(sync_fraction, num_workers) < num_workers
+        needed = enough(sync_fraction, num_workers)
+        self.gradients, self.cuts = gradients, needed < num_workers
         numbers = [int(seed) for seed in seeds]
         self.members = _members(agent, numbers, num_workers, pin, log_folder, gradients, offset, self.cuts)
         self.watch, self.metrics = Stopwatch(), jax.jit(over_seeds(self.num_seeds)(episode_metrics))
@@ -107,7 +108,7 @@ class ActorPool:
             agent.num_envs,
             newest=clock == "async",
             by_parts=clock == "async" and gradients,
-            enough=enough(sync_fraction, num_workers),
+            enough=needed,
             max_restarts=check_count("max_restarts", max_restarts, at_least=0),
             timeout=timeout,
             note=lambda text: note(f"{env.name}: {text}"),
@@ -148,12 +149,11 @@ class ActorPool:
         return rollout, self.metrics(rows.came) | ticket.losses[member.job.worker], gradient
 
     def close(self) -> None:
-        """End the workers."""
         self._release()
 
     def workers(self) -> list[WorkerState]:
         """Return the state of each worker since the last call."""
-        return self.dispatcher.states()
+        return [member.state() for member in self.members]
 
     @property
     def restarts(self) -> list[int]:
@@ -188,22 +188,23 @@ def _members(
     cut_short: bool,
 ) -> list[WorkerHandle]:
     """Return the handles of a pool's workers, without starting any."""
-    num_workers = check_count("num_workers", num_workers)
     if num_workers > agent.num_envs:
         raise ValueError(
             f"num_workers={num_workers} must be at most num_envs={agent.num_envs}: each worker needs at least one environment"
         )
     missing = unimportable_parts(agent.spec)
-    wrapper: Any = CloudpickleWrapper
     # An environment that is registered with gymnasium here may not be in another process.
     sent = bool(missing.pop("env", None)) or host_env(agent).name.startswith("gymnasium:")
+    wrapper: Any = CloudpickleWrapper
     env = wrapper(lambda: agent.env) if sent else None
     if not agent.spec or missing:
         unimportable = ", ".join(f"{name}={part}" for name, part in missing.items()) or "an agent that was not made by a builder"
         raise ValueError(f"worker processes cannot import {unimportable}: define it at the top level of a separate module")
     if log_folder is not None:
         log_folder.mkdir(parents=True, exist_ok=True)
-    cores = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else []
+    cores = sorted(os.sched_getaffinity(0)) if pin else []
+    # One XLA device with one thread, on the CPU.
+    variables = {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "1", "OMP_NUM_THREADS": "1", **cpu_devices(1)}
     members = []
     for worker, (first_id, num_envs) in enumerate(shares(agent.num_envs, num_workers)):
         job = WorkerJob(
@@ -222,10 +223,5 @@ def _members(
             cut_short=cut_short,
         )
         log = None if log_folder is None else log_folder / f"worker-{worker}.log"
-        members.append(WorkerHandle(job, log, _variables()))
+        members.append(WorkerHandle(job, log, variables))
     return members
-
-
-def _variables() -> dict[str, str]:
-    """Return a worker's environment variables: one XLA device with one thread, on the CPU."""
-    return {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "1", "OMP_NUM_THREADS": "1", **cpu_devices(1)}

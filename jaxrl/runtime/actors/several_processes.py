@@ -31,11 +31,7 @@ WHOLE = PartitionSpec()
 
 
 def check_scheme(scheme: Scheme) -> None:
-    """Check that a group of processes supports the scheme.
-
-    Raises:
-      ValueError: it does not; the message names the nearest scheme that is supported.
-    """
+    """Raise ValueError if a group of processes does not support the scheme. The message names the nearest one that it does."""
     if scheme.inference == "learner" or scheme.gradients == "workers":
         asked = "inference='learner'" if scheme.inference == "learner" else "gradients='workers'"
         raise ValueError(
@@ -45,11 +41,7 @@ def check_scheme(scheme: Scheme) -> None:
 
 
 def own_part(agent: Agent) -> Agent:
-    """Return the agent with the number of environments of one process.
-
-    Raises:
-      ValueError: the environments, or the data learnt from, cannot be divided evenly among processes.
-    """
+    """Return the agent with the number of environments of one process. Raise ValueError if they cannot be divided evenly."""
     number = current().num_processes
     try:
         check_devices(agent, number)
@@ -160,7 +152,8 @@ class GroupDriver(HostDriver):
         return jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), states, where)
 
     def place(self, states: AgentState) -> AgentState:
-        return place(states, shardings(group_mesh(), states))
+        # Each process has all of a leaf, or the leaf is placed already.
+        return jax.tree.map(_place, states, shardings(group_mesh(), states))
 
     def evaluate(
         self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False
@@ -174,9 +167,7 @@ class GroupDriver(HostDriver):
         group, policies = current(), self.policies(states)
         mine = range(group.process_id, len(self.seeds), group.num_processes)
         played = {str(i): self.play(policies, i, iteration, num_episodes, explore=explore) for i in mine}
-        plain = {
-            i: [np.asarray(x).tolist() for x in (result.episodic_return, result.episodic_length)] for i, result in played.items()
-        }
+        plain = {i: [x.episodic_return.tolist(), x.episodic_length.tolist()] for i, x in played.items()}
         said = functools.reduce(operator.or_, group.gather(plain))
         returns, lengths = zip(*(said[str(i)] for i in range(len(self.seeds))), strict=True)
         return np.asarray(returns, np.float32), np.asarray(lengths, np.int32)
@@ -203,11 +194,6 @@ def local(tree: PyTree) -> PyTree:
         return x.addressable_data(0)
 
     return jax.tree.map(local_copy, tree)
-
-
-def place(states: AgentState, where: AgentState) -> AgentState:
-    """Place states by their shardings. Each process has all of a leaf, or the leaf is placed already."""
-    return jax.tree.map(_place, states, where)
 
 
 def _place(x: Any, sharding: NamedSharding) -> Any:

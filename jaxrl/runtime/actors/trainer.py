@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.runtime.actors.central_inference import CentralSampler, in_processes, is_threaded
-from jaxrl.runtime.actors.gradients import AllReducedDriver, MeanDriver, PartDriver
+from jaxrl.runtime.actors.gradients import AllReducedLearner, MeanLearner, PartDriver
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import Scheme
 from jaxrl.runtime.actors.several_processes import GroupDriver, check_scheme, own_part
@@ -38,28 +38,30 @@ def open_actors(
     if log_folder is not None:
         log_folder = make_log_folder(log_folder, *([] if group.is_alone else [f"process-{group.process_id}"]))
     faults: dict[str, Any] = {"max_restarts": scheme.max_restarts, "timeout": scheme.timeout, "log_folder": log_folder}
-    driver: type[HostDriver] = HostDriver
+    driver: Callable[..., HostDriver] = HostDriver
     sampler: Any
     if scheme.inference == "learner":
         stepping = AsyncSampler if scheme.clock == "async" else HostSampler
         sampler = partial(CentralSampler, sampler=stepping, num_workers=scheme.num_workers, **faults)
     else:
-        options: dict[str, Any] = {
-            "clock": scheme.clock,
-            "pin": scheme.pin,
-            "gradients": scheme.gradients == "workers",
-            "sync_fraction": scheme.sync_fraction,
-            "note": note,
-            "offset": group.process_id * collecting.num_envs,
-        }
-        sampler = partial(ActorPool, num_workers=scheme.num_workers, **options, **faults)
+        sampler = partial(
+            ActorPool,
+            num_workers=scheme.num_workers,
+            clock=scheme.clock,
+            pin=scheme.pin,
+            gradients=scheme.gradients == "workers",
+            sync_fraction=scheme.sync_fraction,
+            note=note,
+            offset=group.process_id * collecting.num_envs,
+            **faults,
+        )
     if not group.is_alone:
         driver = GroupDriver
     elif scheme.updates == "all_reduced":
         request_cpu_devices()
-        driver = AllReducedDriver
+        driver = partial(HostDriver, learner_of=AllReducedLearner)
     elif scheme.gradients == "workers":
-        driver = PartDriver if scheme.clock == "async" else MeanDriver
+        driver = PartDriver if scheme.clock == "async" else partial(HostDriver, learner_of=MeanLearner)
     evaluated = agent if is_threaded(agent) else agent._replace(env=in_processes(agent, scheme.num_workers, **faults))
     return driver(evaluated, seeds, lambda _, seeds: sampler(collecting, seeds), lag=scheme.lag)
 

@@ -13,27 +13,12 @@ import numpy as np
 
 from jaxrl.agent import state_shapes
 from jaxrl.builder.spec import build
-from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.envs.host import EnvironmentFailed, one_line
 from jaxrl.envs.subprocess.child import attend
 from jaxrl.envs.subprocess.shared_memory import received
+from jaxrl.runtime.actors import messages
 from jaxrl.runtime.actors.central_inference import with_threads
-from jaxrl.runtime.actors.messages import (
-    CLOSE,
-    POLICY,
-    PROGRESS,
-    ROLLOUT,
-    Collect,
-    Done,
-    Failed,
-    Filled,
-    Ready,
-    RolloutSegment,
-    Shapes,
-    WorkerJob,
-    part_of,
-    policy_like,
-    rollout_of,
-)
+from jaxrl.runtime.actors.messages import POLICY, PROGRESS, ROLLOUT, Collect, Filled, RolloutSegment, WorkerJob
 from jaxrl.runtime.actors.stragglers import CutSampler
 from jaxrl.runtime.samplers.rollout_buffer import RolloutBuffer
 from jaxrl.runtime.samplers.sampler import ACTED, CAME, INPUTS, HostSampler
@@ -52,8 +37,8 @@ class Actor:
         self.agent = agent._replace(env=with_threads(agent, job.num_threads))
         mine = (self.agent, job.seeds, job.offset + job.first_id, job.num_envs)
         self.sampler = CutSampler(*mine, self.is_due) if job.cut_short else HostSampler(*mine)
-        learner = state_shapes(self.agent).learner
-        self.policies = jax.eval_shape(jax.vmap(self.agent.algorithm.policy), _per_seed(learner, len(job.seeds)))
+        policy = jax.eval_shape(self.agent.algorithm.policy, state_shapes(self.agent).learner)
+        self.policies = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(job.seeds), *x.shape), x.dtype), policy)
         learn: Any = self.agent.algorithm.gradients if job.gradients else lambda policy, rollout: ((), {})
         self.gradients = jax.jit(over_seeds(len(job.seeds))(learn))
         self.memory: dict[tuple[str, int], Any] = {}
@@ -69,23 +54,23 @@ class Actor:
         watch = self.sampler.watch
         before, self.number = dict(watch.seconds), call.number
         leaves = [np.array(x) for x in self.memory[POLICY, call.policy]]
-        policy = jax.device_put(policy_like(self.policies, leaves))  # otherwise each row would transfer it
+        policy = jax.device_put(messages.policy_like(self.policies, leaves))  # otherwise each row would transfer it
         key = jax.random.wrap_key_data(jnp.asarray(call.key_data))
         if (ROLLOUT, call.rollout) in self.memory:
             losses = self.fill(self.rows(call.rollout), policy, key)
         else:  # the first rollout determines the shapes
             mine, losses = self.first_rows(policy, key)
-            self.connection.send(Shapes(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), mine)))
+            self.connection.send(messages.Shapes(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), mine)))
             while (ROLLOUT, call.rollout) not in self.memory:
                 self.attach(self.connection.recv())
             jax.tree.map(np.copyto, self.rows(call.rollout), mine)
         spent = {part: seconds - before[part] for part, seconds in watch.seconds.items()}
         rows = self.sampler.collected if isinstance(self.sampler, CutSampler) else self.sampler.num_rows
-        self.connection.send(Done(spent, losses, rows))
+        self.connection.send(messages.Done(spent, losses, rows))
 
     def rows(self, number: int) -> Filled:
         """Return this worker's part of a rollout in shared memory."""
-        return part_of(self.memory[ROLLOUT, number], self.job)
+        return messages.part_of(self.memory[ROLLOUT, number], self.job)
 
     def first_rows(self, policy: Policy, key: Key) -> tuple[Filled, Metrics]:
         """Collect a rollout in private memory. Return it, and the metrics as ``fill`` does."""
@@ -101,12 +86,8 @@ class Actor:
         The first rollout of a worker that replaces another begins with an invalid row, before its episodes begin. This row holds
         the inputs that the previous worker's last step led to.
         """
-        buffer = RolloutBuffer(
-            self.sampler.lead,
-            self.sampler.num_rows,
-            self.sampler.num_envs,
-            {INPUTS: rows.inputs, ACTED: rows.acted, CAME: rows.came},
-        )
+        arrays = {INPUTS: rows.inputs, ACTED: rows.acted, CAME: rows.came}
+        buffer = RolloutBuffer(self.sampler.lead, self.sampler.num_rows, self.sampler.num_envs, arrays)
         first = 0
         if self.after is not None:
             at, first, after, self.after = (slice(None), 0), 1, self.after, None
@@ -123,7 +104,7 @@ class Actor:
         if not self.job.gradients:
             return (), {}
         with self.sampler.watch("learning"):
-            rollout = rollout_of(rows, np.asarray(policy.version), self.job.first_id)
+            rollout = messages.rollout_of(rows, np.asarray(policy.version), self.job.first_id)
             gradient, losses = jax.block_until_ready(self.gradients(policy, rollout))
         return jax.tree.map(lambda x: np.asarray(x)[:, None], gradient), _in_numpy(losses)
 
@@ -142,10 +123,6 @@ def _in_numpy(tree: PyTree) -> Any:
     return jax.tree.map(np.asarray, tree)
 
 
-def _per_seed(shapes: PyTree, num_seeds: int) -> PyTree:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_seeds, *x.shape), x.dtype), shapes)
-
-
 def serve(connection: Connection) -> None:
     """Handle messages until ``CLOSE``."""
     actor: Any = None
@@ -155,14 +132,14 @@ def serve(connection: Connection) -> None:
             os.sched_setaffinity(0, job.pinned)
         enable_compilation_cache()
         actor = Actor(connection, job)
-        connection.send(Ready())
-        while (message := connection.recv()) != CLOSE:
+        connection.send(messages.Ready())
+        while (message := connection.recv()) != messages.CLOSE:
             (actor.attach if isinstance(message, RolloutSegment) else actor.collect)(message)
     except EOFError:
         pass  # the learner's process has ended
     except Exception as error:
         text = str(error) if isinstance(error, EnvironmentFailed) else f"{type(error).__name__}: {error}"
-        connection.send(Failed(" ".join(text.split()), traceback.format_exc()))
+        connection.send(messages.Failed(one_line(text), traceback.format_exc()))
     finally:
         if actor is not None:
             actor.sampler.close()

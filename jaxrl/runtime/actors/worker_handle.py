@@ -99,9 +99,8 @@ class WorkerHandle:
             return "was stopped (SIGSTOP)"
         allowed = timeout if self.warm else max(timeout, START_TIMEOUT)
         if elapsed - self.since > allowed:
-            return (
-                f"did {'not finish a row' if self.ready else 'not start'} in {allowed:g} s: it hangs, or needs a larger timeout"
-            )
+            what = "finish a row" if self.ready else "start"
+            return f"did not {what} in {allowed:g} s: it hangs, or needs a larger timeout"
         return None
 
 

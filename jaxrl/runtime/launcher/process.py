@@ -96,8 +96,7 @@ class Rank:
 
     def look(self) -> None:
         """Detect the end of the process, and record its exit code."""
-        ended = self.child.has_ended
-        if self.is_running and (ended or (ended is None and self.when)):
+        if self.is_running and self.child.has_ended:
             self.when = self.when or time.monotonic()
             self.how = self.child.how_it_ended()
             self.code = self.child.process.returncode

@@ -12,12 +12,12 @@ import numpy as np
 import tree
 
 from jaxrl.rollout.autoreset import StepOutcome, finish_step, first_input, no_episode
-from jaxrl.rollout.collect import Row, episode_metrics, to_rollout
+from jaxrl.rollout.collect import episode_metrics, to_rollout
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
 from jaxrl.runtime.samplers.host_envs import begun_anew, can_send, close_envs, open_envs, takes_batch_size
 from jaxrl.runtime.samplers.rollout_buffer import RolloutBuffer
 from jaxrl.runtime.samplers.sampler import ACTED, CAME, INPUTS, host_env, not_in_background, row_keys, stack
-from jaxrl.runtime.samplers.stepper import check_flags, check_mask, check_seen
+from jaxrl.runtime.samplers.stepper import check_flags, check_mask, check_seen, copied
 from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.types import Agent, Algorithm, Array, EpisodeStatistics, HostStep, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
@@ -62,7 +62,7 @@ class AsyncSampler:
         policies = [policy] if self.single else [jax.tree.map(lambda x, i=i: x[i], policy) for i in range(len(self.lanes))]
         keys = [self.row_keys(k) for k in ([key] if self.single else key)]
         versions = [int(p.version) for p in policies]
-        while unfinished := [i for i, lane in enumerate(self.lanes) if not lane.is_full]:
+        while unfinished := [i for i, lane in enumerate(self.lanes) if (lane.at < self.num_rows).any()]:
             for i in unfinished:
                 self.lanes[i].turn(partial(self.act, policies[i]), keys[i], versions[i])
         rollouts = [lane.take() for lane in self.lanes]
@@ -99,14 +99,9 @@ class Lane:
         """Memory of the current rollout, and of later ones that fast environments have reached."""
 
     def reset(self) -> None:
-        inputs = first_input(_copy(self.envs.reset()), self.env.action_space, self.num_envs)
+        inputs = first_input(copied(self.envs.reset()), self.env.action_space, self.num_envs)
         self.action = np.zeros_like(inputs.prev_action)
         self._see(self.env_id, inputs)
-
-    @property
-    def is_full(self) -> bool:
-        """True if all environments have finished the rollout."""
-        return bool((self.at >= self.num_rows).all())
 
     def turn(self, act: Any, keys: Key, version: int) -> None:
         """Act in ready environments, then wait until some are ready again."""
@@ -158,9 +153,8 @@ class Lane:
         buffer = self.buffers.pop(0)
         self.at -= self.num_rows
         version, carry = buffer.read(START, (0,))
-        inputs, (action, extras), outcome = buffer.read(INPUTS), buffer.read(ACTED), buffer.read(CAME)
-        rows = Row(inputs, action, extras, outcome)
-        return to_rollout(rows, inputs, carry, self.env_id, version), outcome  # type: ignore[arg-type]
+        outcome, env_id = buffer.read(CAME), self.env_id
+        return to_rollout(buffer.read(INPUTS), buffer.read(ACTED), outcome, carry, env_id, version), outcome  # type: ignore[arg-type]
 
     def _receive(self, env_id: np.ndarray, reached: HostStep) -> None:
         check_flags(self.env, reached)
@@ -178,7 +172,7 @@ class Lane:
         for mine, new in zip(self.episode, outcome.episode, strict=True):
             mine[env_id] = new
         self.at[env_id] += 1
-        self._see(env_id, inputs._replace(obs=_copy(inputs.obs)))
+        self._see(env_id, inputs._replace(obs=copied(inputs.obs)))
 
     def _see(self, env_id: np.ndarray, inputs: StepInput) -> None:
         """Store the next inputs of the policy, also as those after a rollout's last row."""
@@ -201,14 +195,7 @@ class Lane:
 
 
 def _act(
-    algorithm: Algorithm,
-    policy: Policy,
-    carry: PyTree,
-    inputs: StepInput,
-    env_id: Array,
-    keys: Key,
-    row: Array,
-    ahead: Array,
+    algorithm: Algorithm, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, keys: Key, row: Array, ahead: Array
 ) -> tuple[PyTree, PyTree, Array, PyTree]:
     """Act in some environments, each at its own row; return ``(carry of all, carry of these before, action, extras)``.
 
@@ -222,7 +209,3 @@ def _act(
     after, action, extras = algorithm.act(policy, before, inputs, env_id, act_keys, explore=True)
     carry = jax.tree.map(lambda x, new: jnp.asarray(x).at[env_id].set(new), carry, after)
     return carry, before, action, extras
-
-
-def _copy(arrays: PyTree) -> PyTree:
-    return tree.map_structure(np.array, arrays)

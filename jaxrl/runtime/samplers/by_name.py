@@ -20,16 +20,17 @@ SAMPLERS: dict[str, SamplerFn] = {
 }
 
 
-TOLERANT = "use an algorithm with replay, or one that corrects for stale data, such as PPO or IMPALA"
+def _refuse_lag(agent: Agent, why: str, instead: str) -> None:
+    """Raise ValueError if the algorithm requires rollouts of its current policy."""
+    if not agent.algorithm.tolerates_lag:
+        raise ValueError(
+            f"{why}, and {algorithm_name(agent.spec)} does not correct for stale data: {instead}, or use an algorithm with "
+            "replay, or one that corrects for stale data, such as PPO or IMPALA"
+        )
 
 
 def check_sampler(agent: Agent, name: str) -> str:
-    """Check that the sampler is known, and that the agent can use it.
-
-    Raises:
-      ValueError: there is no such sampler; the environments are in JAX, or cannot be halved; or the algorithm requires rollouts
-        of its current policy.
-    """
+    """Return ``name``. Raise ValueError if there is no such sampler, or the agent cannot use it."""
     if not isinstance(name, str) or name not in SAMPLERS:
         raise unknown("sampler", name, list(SAMPLERS))
     if name == "sync":
@@ -39,35 +40,19 @@ def check_sampler(agent: Agent, name: str) -> str:
             f"sampler={name!r} is for environments on the host, and {agent.env.name} runs in JAX, in one program with the "
             "learner: leave sampler out"
         )
-    if name == "async" and not agent.algorithm.tolerates_lag:
-        raise ValueError(
-            f"sampler='async' begins rollouts with older parameters, and {_learns_as_its_own(agent)}: use another sampler, or "
-            f"{TOLERANT}"
-        )
+    if name == "async":
+        _refuse_lag(agent, "sampler='async' begins rollouts with older parameters", "use another sampler")
     if name != "xla" and agent.num_envs % 2:
         raise ValueError(f"sampler={name!r} steps half of num_envs={agent.num_envs} at a time: use an even number")
     return name
 
 
 def check_overlap(agent: Agent, overlap: bool) -> bool:
-    """Check that ``overlap`` is not used in JAX, or with algorithms that require rollouts of their current policy.
-
-    Raises:
-      TypeError: ``overlap`` is not a bool.
-      ValueError: it is True, and the agent does not support it.
-    """
+    """Return ``overlap``. Raise TypeError if it is not a bool, and ValueError if the agent does not support it."""
     check_switches(overlap=overlap)
     if not overlap:
         return False
     if not isinstance(agent.env, HostEnv):
         raise ValueError(f"overlap=True is for environments on the host, and {agent.env.name} runs in JAX: leave overlap out")
-    if not agent.algorithm.tolerates_lag:
-        raise ValueError(
-            f"overlap=True collects with parameters that are one update old, and {_learns_as_its_own(agent)}: leave overlap out, "
-            f"or {TOLERANT}"
-        )
+    _refuse_lag(agent, "overlap=True collects with parameters that are one update old", "leave overlap out")
     return True
-
-
-def _learns_as_its_own(agent: Agent) -> str:
-    return f"{algorithm_name(agent.spec)} does not correct for stale data"

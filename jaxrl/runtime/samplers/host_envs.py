@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tree
 
-from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.envs.host import EnvironmentFailed, one_line
 from jaxrl.runtime.system.warn import warn
 from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 
@@ -49,11 +49,9 @@ class Pending:
         action, self._action = self._action, None
         assert action is not None
         if not self._sends:
-            row: HostStep = self._envs.step(action)
-            return row
+            return self._envs.step(action)
         if hasattr(self._envs, "recv_all"):
-            row = self._envs.recv_all()
-            return row
+            return self._envs.recv_all()
         parts, left = [], len(action)
         while left:
             parts.append(self._envs.recv())
@@ -78,32 +76,28 @@ def open_envs(
     """Open ``num_envs`` environments of each seed, ordered by seed. Each seed's environments are the same as when opened alone.
 
     Args:
+      first_id: number of the first environment. ``open`` may lack this argument if it is 0.
       evaluation: open the variant for evaluation.
       batch_size: rows per ``recv``, if ``open`` takes this argument.
     """
+    start: Any = env.open_eval if evaluation and env.open_eval else env.open
+    takes = inspect.signature(start).parameters if first_id or batch_size else {}
+    options = {"batch_size": batch_size} if "batch_size" in takes else {}
+    if first_id:
+        options["first_id"] = first_id
+        if "first_id" not in takes:
+            raise TypeError(
+                f"{env.name}: environments {first_id} to {first_id + num_envs - 1} cannot be opened apart from the others: let "
+                "open take (num_envs, seed, first_id=0), and seed the i-th with (seed, first_id + i)"
+            )
     parts: list[HostEnvs] = []
     try:
         for seed in seeds:
-            parts.append(_open(env, num_envs, seed, first_id, evaluation, batch_size))
+            parts.append(start(num_envs, seed, **options))
     except BaseException:
         _close(parts)
         raise
     return Pools(parts, num_envs) if parts[1:] else parts[0]
-
-
-def _open(env: HostEnv, num_envs: int, seed: int, first_id: int, evaluation: bool, batch_size: int | None) -> HostEnvs:
-    """Open the environments of one seed. ``open`` may lack ``first_id`` if that is 0."""
-    start: Any = env.open_eval if evaluation and env.open_eval else env.open
-    takes = inspect.signature(start).parameters if first_id or batch_size else {}
-    options = {"batch_size": batch_size} if "batch_size" in takes else {}
-    if not first_id:
-        return start(num_envs, seed, **options)
-    if "first_id" not in takes:
-        raise TypeError(
-            f"{env.name}: environments {first_id} to {first_id + num_envs - 1} cannot be opened apart from the others: let open "
-            "take (num_envs, seed, first_id=0), and seed the i-th with (seed, first_id + i)"
-        )
-    return start(num_envs, seed, first_id=first_id, **options)
 
 
 class Pools:
@@ -119,7 +113,6 @@ class Pools:
             self.reset_where = self._reset_where
 
     def begun_anew(self) -> np.ndarray:
-        """See ``jaxrl.types.HostEnvs``."""
         each = [asked and begun_anew(pool) for asked, pool in zip(self._asked, self._pools, strict=True)]
         return np.concatenate([np.broadcast_to(mask, self._num_envs) for mask in each])
 
@@ -162,7 +155,7 @@ def close_envs(env: HostEnv, envs: HostEnvs) -> None:
         envs.close()
     except Exception as error:
         why = str(error) if isinstance(error, EnvironmentFailed) else f"{type(error).__name__}: {error}"
-        warn(f"{env.name}: its environments could not be closed ({' '.join(why.split())}); no result depends on that")
+        warn(f"{env.name}: its environments could not be closed ({one_line(why)}); no result depends on that")
 
 
 def _join(parts: Sequence[Any]) -> Any:

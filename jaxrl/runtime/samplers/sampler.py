@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.rollout.collect import Row, episode_metrics, to_rollout
+from jaxrl.rollout.collect import episode_metrics, to_rollout
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
 from jaxrl.runtime.samplers.rollout_buffer import Index, RolloutBuffer
 from jaxrl.runtime.samplers.stepper import Stepper
@@ -139,9 +139,9 @@ class HostSampler:
         first_carry = self.fill(buffer, policy, key)
         env_id: Any = np.broadcast_to(self.env_id, (*self.lead, self.num_envs))
         version: Any = np.broadcast_to(np.asarray(policy.version, np.int32)[..., None], env_id.shape)
-        inputs, (action, extras), outcome = buffer.read(INPUTS), buffer.read(ACTED), buffer.read(CAME)
-        rows = Row(inputs, action, extras, outcome)
-        return to_rollout(rows, inputs, first_carry, env_id, version), self.metrics(rows.outcome)
+        outcome = buffer.read(CAME)
+        rollout = to_rollout(buffer.read(INPUTS), buffer.read(ACTED), outcome, first_carry, env_id, version)
+        return rollout, self.metrics(outcome)
 
     def fill(
         self, buffer: RolloutBuffer, policy: Policy, key: Key, first: int = 0, on_row: Callable[[], object] = lambda: None

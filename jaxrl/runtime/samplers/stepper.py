@@ -15,7 +15,7 @@ from jaxrl.spaces.action_masks import MASK_KEY, nothing_allowed
 from jaxrl.types import HostEnv, HostStep, PyTree
 
 
-def _copy(arrays: PyTree) -> PyTree:
+def copied(arrays: PyTree) -> PyTree:
     return tree.map_structure(np.array, arrays)
 
 
@@ -52,17 +52,13 @@ class Stepper:
 
     def reset(self) -> None:
         """Start all episodes; ``input`` is then that of their first rows."""
-        self.input = first_input(_copy(self._envs.reset()), self._env.action_space, len(self.done))
+        self.input = first_input(copied(self._envs.reset()), self._env.action_space, len(self.done))
         check_mask(self._env, self.input.obs, self.done, self._env_id)
 
-    def step(self, action: np.ndarray, keep: Callable[[PyTree], PyTree] = _copy) -> StepOutcome:
-        """Execute one row; ``input``, ``done`` and ``episode`` are then those after it.
-
-        Args:
-          keep: applied to the environments' arrays, which the next step may overwrite.
-        """
+    def step(self, action: np.ndarray) -> StepOutcome:
+        """Execute one row; ``input``, ``done`` and ``episode`` are then those after it."""
         self.send(action)
-        return self.recv(keep)
+        return self.recv()
 
     def send(self, action: np.ndarray) -> None:
         """Begin a row, to be completed by ``recv``. Environments that step in the background do so in between."""
@@ -70,8 +66,12 @@ class Stepper:
         check_seen(self._env, self.input.obs, action, self._env_id)
         self._row.send(action)
 
-    def recv(self, keep: Callable[[PyTree], PyTree] = _copy) -> StepOutcome:
-        """Return the row begun by ``send``, as ``step`` does."""
+    def recv(self, keep: Callable[[PyTree], PyTree] = copied) -> StepOutcome:
+        """Return the row begun by ``send``, as ``step`` does.
+
+        Args:
+          keep: applied to the environments' arrays, which the next step may overwrite.
+        """
         reached, action = self._row.recv(), self._action
         check_flags(self._env, reached)
         reached = reached._replace(obs=keep(reached.obs), info=keep(reached.info))

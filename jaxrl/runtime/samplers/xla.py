@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from jaxrl.envs.host import bounds_of, check_actions, outside
 from jaxrl.rollout.autoreset import finish_step, first_input, no_episode
-from jaxrl.rollout.collect import Row, episode_metrics, to_rollout
+from jaxrl.rollout.collect import episode_metrics, to_rollout
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
 from jaxrl.runtime.samplers.host_envs import close_envs, open_envs
 from jaxrl.runtime.samplers.sampler import host_env, row_keys, stack
@@ -169,17 +169,17 @@ def _collect(
             jnp.zeros((), bool) if forbidden is None else (forbidden & ~standing.done).any(),
         )
         inputs = put(standing.input, after, t + 1)
-        return Standing(handles, inputs, carry, outcome.done, outcome.episode), ((action, extras, outcome), faults)
+        return Standing(handles, inputs, carry, outcome.done, outcome.episode), (((action, extras), outcome), faults)
 
     inputs = jax.tree.map(lambda x: jnp.zeros((x.shape[0], num_rows + 1, *x.shape[1:]), x.dtype), start.input)
     keys = jnp.swapaxes(over(partial(row_keys, num_rows=num_rows))(key), 0, 1)
     begin = jax.tree.map(jnp.asarray, start)._replace(input=put(inputs, start.input, 0))
     end, (rows, faults) = jax.lax.scan(row, begin, (jnp.arange(num_rows), keys))
     inputs, standing = end.input, end._replace(input=at(end.input, num_rows))
-    action, extras, outcome = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)
+    acted, outcome = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)
     version = jnp.broadcast_to(policy.version[:, None], (len(compiled), agent.num_envs))
     ids = jnp.broadcast_to(env_id, version.shape)
-    rollout = to_rollout(Row(inputs, action, extras, outcome), inputs, start.carry, ids, version)
+    rollout = to_rollout(inputs, acted, outcome, start.carry, ids, version)
     return standing, rollout, over(episode_metrics)(outcome), jax.tree.map(jnp.any, faults)
 
 

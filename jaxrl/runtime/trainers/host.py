@@ -130,13 +130,23 @@ class HostDriver:
 
     learner_of: Callable[..., HostLearner] = HostLearner
 
-    def __init__(self, agent: Agent, seeds: Sequence[int], sampler: SamplerFn = HostSampler, *, lag: int = 0) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        seeds: Sequence[int],
+        sampler: SamplerFn = HostSampler,
+        *,
+        lag: int = 0,
+        learner_of: Callable[..., HostLearner] | None = None,
+    ) -> None:
         """Initialize the driver without opening environments.
 
         Args:
           lag: number of rollouts that are collected while others are learnt from: rollout n uses the parameters of max(0, n -
             lag). A sampler without ``begin`` collects them in a thread.
+          learner_of: makes the learner; default: that of the class.
         """
+        self.learner_of = learner_of or self.learner_of
         self.agent, self.seeds, self.sampler, self.lag = agent, list(seeds), sampler, lag
         self.learner: HostLearner | None = None
         self.merge = jax.jit(merge)

@@ -145,10 +145,10 @@ def test_one_that_has_nothing_to_do_is_replaced(number: signal.Signals, disturbe
 def test_too_many_restarts_end_the_pool(disturbed: Disturbed) -> None:
     """Not earlier. Waiting for a rollout and requesting one raise an error with the cause. No process is left."""
     pool, notes = disturbed.pool, disturbed.notes
-    pool.dispatcher.restarts.at_most = sum(pool.restarts) + 1
+    pool.dispatcher.max_restarts = sum(pool.restarts) + 1
     disturbed.tell(1, "raise")
     disturbed.collect(5)
-    assert sum(pool.restarts) == pool.dispatcher.restarts.at_most
+    assert sum(pool.restarts) == pool.dispatcher.max_restarts
     left, said = pids(pool), len(notes)
     disturbed.tell(0, "raise")
     message = r"^worker 0 \(environments 0 to 1\) failed: .*in the world .*, after max_restarts=\d+ restarts: raise"
