@@ -188,8 +188,14 @@ def learn(setup: AlgorithmSetup[R2D2Config], learner: TargetLearner) -> tuple[Ta
 
 
 def check_sequences(replay: ReplayFn, setup: AlgorithmSetup[R2D2Config]) -> None:
-    """Raise TypeError unless the replay returns a rollout's rows with the carry before them. Only shapes are computed."""
-    num_envs = setup.config.num_envs
+    """Raise TypeError unless the replay returns a rollout's rows with the carry before them. Only shapes are computed.
+
+    Raises:
+      ValueError: the exponent of priorities is set, which the replay defines itself.
+    """
+    num_envs, exponent = setup.config.num_envs, setup.config.replay.exponent
+    if exponent != Sequence().exponent:
+        raise ValueError(f"replay.exponent={exponent:g} has no effect with replay={show(replay)}, which has its own")
 
     def stored() -> None:
         row, carry = stored_row = example(setup)

@@ -142,10 +142,17 @@ def with_keywords_of(family: Family) -> Callable[[Callable[..., Agent]], Family]
 
 
 def split_keywords(builder: Callable[..., Agent], keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return ``(settings, parts)``: parts are the keywords that the builder's signature lists, given or with their defaults."""
+    """Return ``(settings, parts)``: parts are the keywords that the builder's signature lists, given or with their defaults.
+
+    An option of replay is a setting; a ``ReplayFn`` is a part.
+    """
     named = [p for p in inspect.signature(builder).parameters.values() if p.kind is p.KEYWORD_ONLY]
     parts = {p.name: keywords.get(p.name, p.default) for p in named}
-    return {name: value for name, value in keywords.items() if name not in parts}, parts
+    settings = {name: value for name, value in keywords.items() if name not in parts}
+    replay = parts.get("replay")
+    if replay is not None and (not callable(replay) or hasattr(replay, "is_option")):  # also the class of an option
+        settings["replay"], parts["replay"] = replay, None
+    return settings, parts
 
 
 # ------------------------------------------------------------------------------------------------------------------ docstrings

@@ -406,8 +406,6 @@ def prepare(
       ValueError: settings out of range, or without effect.
     """
     data: Any
-    if (replay := parts.get("replay")) is not None and not callable(replay):  # an option, which is a setting
-        settings, parts = {**settings, "replay": replay}, {**parts, "replay": None}
     structure, data = split_settings(builder.__name__, config, hyperparams, settings, parts)
     bound = resolve_env(env)
     parts = {**parts, "model": with_arguments(parts["model"], default_model)}

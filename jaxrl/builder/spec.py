@@ -176,9 +176,8 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
     if not (isinstance(spec["settings"], Mapping) and isinstance(spec["parts"], Mapping)):
         raise ValueError("this is not an agent spec: its settings and parts must be mappings; use agent.spec")
     trust, spec = check_trust(trust), converted(spec)
-    settings = {name: value for name, value in spec["settings"].items() if value is not None}  # None: left open
-    keywords = {**spec["parts"], **settings, "env": spec["env"]}
-    described = {name: data for name, data in keywords.items() if name not in overrides}
+    keywords = {**spec["parts"], **_settings(spec), "env": spec["env"]}
+    described = {name: data for name, data in keywords.items() if name.partition(".")[0] not in overrides}
     if isinstance(env := described.get("env"), str):
         check_env_id(env, trust)
     builder = _builder(spec["builder"], trust)
@@ -189,6 +188,15 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
     if not isinstance(agent, Agent):
         raise ValueError(f"builder {brief(spec['builder'])} must return a jaxrl.Agent, not {type(agent).__name__}")
     return agent
+
+
+def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a spec. With a custom ``ReplayFn``, which is a part of the same name, the fields of the option
+    ``replay`` have dotted names."""
+    settings = {name: value for name, value in spec["settings"].items() if value is not None}  # None: left open
+    if spec["parts"].get("replay") is not None and isinstance(settings.get("replay"), Mapping):
+        settings |= {f"replay.{field}": value for field, value in settings.pop("replay").items()}
+    return settings
 
 
 def _builder(data: Any, trust: Sequence[str]) -> Any:

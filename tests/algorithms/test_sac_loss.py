@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.algorithms import sac
-from jaxrl.algorithms.common.critic_ensemble import CriticBatch
+from jaxrl.algorithms.common.critic_ensemble import CriticBatch, Ensemble
 from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.algorithms.sac import SACConfig, SACHyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -37,7 +37,8 @@ ALPHA = 0.3
 @cache
 def programs(policy: str, actor_value: str = "min") -> Any:
     """Return ``(target, loss and gradient of the critics, loss and gradient of the policy)`` in one program."""
-    own = actor_critic_setup(SACConfig(num_critics=CRITICS, num_target_critics=2, actor_value=actor_value), policy)  # type: ignore[arg-type]
+    config = SACConfig(critics=Ensemble(size=CRITICS, subset=2), actor_value=actor_value)  # type: ignore[arg-type]
+    own = actor_critic_setup(config, policy)
 
     def run(actor: Any, critic: Any, target_critic: Any, now: CriticBatch) -> Any:
         y = sac.target(own, actor, target_critic, jnp.float32(ALPHA), now)
