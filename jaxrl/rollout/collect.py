@@ -31,7 +31,7 @@ from jaxrl.types import (
     Rollout,
     StepInput,
 )
-from jaxrl.xla.fast_random import plain, unrolled
+from jaxrl.xla.fast_random import fold_in, split
 from jaxrl.xla.packed_scan import packed_scan
 
 
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 def fold_each(key: Key, env_id: Array) -> Key:
     """Return one key per environment, [B], from a common key or one key each."""
     chex.assert_rank(env_id, 1)
-    return plain(jax.vmap(jax.random.fold_in, in_axes=(0 if key.ndim else None, 0))(unrolled(key), env_id))
+    return jax.vmap(fold_in, in_axes=(0 if key.ndim else None, 0))(key, env_id)
 
 
 def params_axes(env: Env, env_params: PyTree) -> PyTree:
@@ -114,7 +114,7 @@ def _reset_where_done(reset: Callable[..., Any], axes: tuple[int | None, ...], s
             return jax.tree.map(lambda n, o: jnp.where(expand_mask(done, o), n, o), new, old)
 
         def fresh() -> Any:
-            keys = plain(jax.vmap(jax.random.fold_in)(unrolled(key), env_id))
+            keys = fold_each(key, env_id)
             return select(
                 jax.vmap(lambda key, leaves: reset(key, structure.unflatten(leaves)), in_axes=(0, list(axes)))(keys, leaves)
             )
@@ -209,7 +209,7 @@ def collect(
         after, outcome = advance(env, actor, carry, action, env_params, env_id, keys[1], keys[2])
         return after, Row(actor.input, action, extras, outcome)
 
-    after, rows = packed_scan(row, actor, plain(jax.random.split(unrolled(key), (num_rows, 3))))
+    after, rows = packed_scan(row, actor, split(key, (num_rows, 3)))
     inputs = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), rows.input, after.input)
     version = jnp.broadcast_to(policy.version, env_id.shape)
     return after, to_rollout(rows, inputs, actor.carry, env_id, version), episode_metrics(rows.outcome)

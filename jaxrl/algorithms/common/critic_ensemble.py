@@ -24,7 +24,7 @@ from jaxrl.settings.options import Option, option
 from jaxrl.settings.validation import Count, CountOrZero
 from jaxrl.spaces.action_scaling import from_environment
 from jaxrl.types import Array, Key, Model, PyTree, StepInput
-from jaxrl.xla.fast_random import fold_in, unrolled
+from jaxrl.xla import fast_random
 
 C = TypeVar("C", bound=RolloutConfig)
 
@@ -144,13 +144,13 @@ def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Cr
     noise = jnp.zeros((config.updates_per_iteration, 2, 0))
     if isinstance(space, spaces.Box):
         shape = (config.updates_per_iteration, 2, setup.device_batch_size, math.prod(space.shape))
-        noise = jax.random.normal(unrolled(noise_key), shape)
+        noise = fast_random.normal(noise_key, shape)
     updates = CriticBatch(
         batch, noise, critic_subset(setup, learner), jax.random.split(network_key, config.updates_per_iteration)
     )
     if setup.replay.prioritised:
         numbers = jnp.arange(config.updates_per_iteration, dtype=jnp.int32)
-        updates = updates._replace(draw_key=jax.vmap(fold_in, (None, 0))(setup.draw_key(learner), numbers))
+        updates = updates._replace(draw_key=jax.vmap(fast_random.fold_in, (None, 0))(setup.draw_key(learner), numbers))
     groups = config.updates_per_iteration // config.policy_delay
     return jax.tree.map(lambda x: x.reshape((groups, config.policy_delay, *x.shape[1:])), updates)
 
@@ -207,7 +207,7 @@ def critic_subset(setup: ActorCriticSetup[Any], learner: Any) -> Array:
     shape = (setup.config.updates_per_iteration, critics.size)
     if critics.subset in (0, critics.size):
         return jnp.ones(shape, bool)
-    score = jax.random.bits(unrolled(setup.stream(learner, CHOSEN)), shape)
+    score = fast_random.bits(setup.stream(learner, CHOSEN), shape)
     before = (score[:, :, None] > score[:, None, :]).sum(-1)
     return before < critics.subset
 
