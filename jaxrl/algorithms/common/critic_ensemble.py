@@ -25,6 +25,7 @@ from jaxrl.settings.validation import Count, CountOrZero
 from jaxrl.spaces.action_scaling import from_environment
 from jaxrl.types import Array, Key, Model, PyTree, StepInput
 from jaxrl.xla import fast_random
+from jaxrl.xla.copies import repeated
 
 C = TypeVar("C", bound=RolloutConfig)
 
@@ -226,16 +227,10 @@ def action_values(
         inputs = inputs._replace(obs=(inputs.obs, action))
     num_critics = jax.tree.leaves(params)[0].shape[0]
     keys = None if key is None else jax.random.split(key, num_critics)
-    # Give each critic a copy of the vectors. XLA would multiply shared ones by the weights of all critics at once, and then
-    # transpose the result, and for the gradient its input: a tenth of an update of two critics of 256 units.
-    axes = jax.tree.map(lambda x: 0 if x.ndim <= 2 else None, inputs)
-    repeated = jax.tree.map(lambda x, axis: x if axis is None else _repeated(x, num_critics), inputs, axes)
+    axes = jax.tree.map(lambda x: 0 if x.ndim <= 2 else None, inputs)  # vectors, but not images
+    inputs = jax.tree.map(lambda x, axis: x if axis is None else repeated(x, num_critics), inputs, axes)
     apply_critic = lambda params, key, inputs: setup.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
-    return jax.vmap(apply_critic, in_axes=(0, 0, axes))(params, keys, repeated)
-
-
-def _repeated(x: Array, times: int) -> Array:
-    return jax.lax.optimization_barrier(jnp.broadcast_to(x, (times, *x.shape)))
+    return jax.vmap(apply_critic, in_axes=(0, 0, axes))(params, keys, inputs)
 
 
 def min_over_subset(values: Array, chosen: Array) -> Array:
