@@ -19,7 +19,7 @@ from jaxrl.models.wrap import from_linen
 from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import Range, check_count, check_number, check_switches
 from jaxrl.types import Array, Model, StepInput
-from jaxrl.xla.fast_random import unrolled
+from jaxrl.xla import fast_random
 
 NUM_COSINES = 64
 """Number of cosines in the embedding of a fraction (Dabney et al. 2018b, section 3.1)."""
@@ -57,8 +57,8 @@ class NoisyDense(Dense):
         y = dense_layer(x, kernel, bias)
         if not self.has_rng("noise"):
             return y
-        # Only the draw is unrolled: XLA takes several times as long to compile chains of unrolled keys.
-        noise = jax.random.normal(unrolled(self.make_rng("noise")), (features + self.features,))
+        # Only the draw has no loop: XLA takes several times as long to compile chains of such keys.
+        noise = fast_random.normal(self.make_rng("noise"), (features + self.features,))
         noise = (jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))).astype(x.dtype)
         # The product with σ ⊙ (ε_in ε_outᵀ) without that matrix: under vmap over keys, all rows still share their weights.
         return y + dense_layer(x * noise[:features], kernel_sigma, bias_sigma) * noise[features:]
@@ -108,7 +108,7 @@ class ValueNetwork(nn.Module):
     def fractions(self, shape: tuple[int, ...]) -> Array:
         """Draw f32[..., K] uniformly from (0, 1) with a key; without one, return the midpoints of K equal intervals."""
         if self.has_rng("fractions"):
-            return jax.random.uniform(unrolled(self.make_rng("fractions")), shape)
+            return fast_random.uniform(self.make_rng("fractions"), shape)
         return jnp.broadcast_to((jnp.arange(shape[-1]) + 0.5) / shape[-1], shape)
 
     def embedded(self, fractions: Array, features: int) -> Array:

@@ -12,7 +12,7 @@ import optax
 
 from jaxrl.types import Array, PyTree
 from jaxrl.xla.cache_blocking import parts_in_cache
-from jaxrl.xla.ordered_collectives import varying
+from jaxrl.xla.collectives import varying
 
 LossFn: TypeAlias = Callable[[PyTree, Any], tuple[Array, dict[str, Array]]]
 """(params, batch of the algorithm's loss) -> (loss to add, scalars to log)."""

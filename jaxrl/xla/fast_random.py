@@ -1,20 +1,25 @@
-"""JAX's random bits without a loop.
+"""Functions of ``jax.random`` that draw the same numbers without a loop.
 
 On a CPU, JAX computes Threefry's twenty rounds in a loop. XLA launches a loop kernel by kernel unless it is tiny, so each draw
-takes 80 kernels. The rest of a row of CartPole takes 36, the rest of a DQN update 79. Keys of ``unrolled`` draw the same bits in
-one kernel.
+takes 80 kernels. The rest of a row of CartPole takes 36, the rest of a DQN update 79. These functions draw the same bits in one
+kernel. They take and return JAX's own keys. The keys of ``_unrolled`` stay inside this module.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl.types import Array, Key
 from jaxrl.xla.private_jax import define_prng, setting
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 PARITY = 0x1BD11BDA
@@ -66,7 +71,7 @@ def _fold_in(key: Array, data: Any) -> Array:
 UNROLLED = define_prng("jaxrl", (2,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in)
 
 
-def unrolled(keys: Key) -> Key:
+def _unrolled(keys: Key) -> Key:
     """Convert keys so that ``jax.random`` draws the same numbers in fewer kernels.
 
     Keys of other types than JAX's default are unchanged. So are all keys if ``jax_threefry_partitionable`` is off, which changes
@@ -76,14 +81,38 @@ def unrolled(keys: Key) -> Key:
     return _as(keys, "threefry2x32", UNROLLED) if possible else keys
 
 
-def plain(keys: Key) -> Key:
-    """Invert ``unrolled``: keys that are passed to other code, or stored in a state, have JAX's own type."""
+def _plain(keys: Key) -> Key:
+    """Invert ``_unrolled``."""
     return _as(keys, "jaxrl", "threefry2x32")
 
 
-def fold_in(key: Key, data: Array | int) -> Key:
-    """``jax.random.fold_in`` without its loop, which takes ten kernels to compile even for one number."""
-    return plain(jax.random.fold_in(unrolled(key), data))
+def _as(keys: Key, kind: str, impl: Any) -> Key:
+    if str(jax.random.key_impl(keys)) != kind:
+        return keys
+    return jax.random.wrap_key_data(jax.random.key_data(keys), impl=impl)
+
+
+def _in_one_kernel(draw: Callable[Concatenate[Key, P], R]) -> Callable[Concatenate[Key, P], R]:
+    """Return a function of ``jax.random`` that draws with keys of ``_unrolled``. If it returns keys, they are of JAX's kind."""
+
+    @functools.wraps(draw)
+    def drawn(key: Key, *args: P.args, **keywords: P.kwargs) -> R:
+        result: Any = draw(_unrolled(key), *args, **keywords)
+        if jnp.issubdtype(result.dtype, jax.dtypes.prng_key):
+            result = _plain(result)
+        return result
+
+    return drawn
+
+
+bits = _in_one_kernel(jax.random.bits)
+categorical = _in_one_kernel(jax.random.categorical)
+fold_in = _in_one_kernel(jax.random.fold_in)
+normal = _in_one_kernel(jax.random.normal)
+permutation = _in_one_kernel(jax.random.permutation)
+randint = _in_one_kernel(jax.random.randint)
+split = _in_one_kernel(jax.random.split)
+uniform = _in_one_kernel(jax.random.uniform)
 
 
 def integers_below(key: Key, shape: tuple[int, ...], bound: Array) -> Array:
@@ -92,14 +121,8 @@ def integers_below(key: Key, shape: tuple[int, ...], bound: Array) -> Array:
     ``randint`` uses twice the bits and three divisions for each integer, which is half of the cost of a draw from replay. Here
     some integers are more likely than others, by ``bound`` / 2**32 of their probability: 0.02 % for a ``bound`` of a million.
     """
-    bits, bound = jax.random.bits(key, shape, jnp.uint32), jnp.asarray(bound).astype(jnp.uint32)
-    (high, low), (bound_high, bound_low) = ((x >> 16, x & 0xFFFF) for x in (bits, bound))
+    drawn, bound = bits(key, shape, jnp.uint32), jnp.asarray(bound).astype(jnp.uint32)
+    (high, low), (bound_high, bound_low) = ((x >> 16, x & 0xFFFF) for x in (drawn, bound))
     middle = high * bound_low + (low * bound_low >> 16)
     upper = high * bound_high + (middle >> 16) + (low * bound_high + (middle & 0xFFFF) >> 16)
     return upper.astype(jnp.int32)
-
-
-def _as(keys: Key, kind: str, impl: Any) -> Key:
-    if str(jax.random.key_impl(keys)) != kind:
-        return keys
-    return jax.random.wrap_key_data(jax.random.key_data(keys), impl=impl)

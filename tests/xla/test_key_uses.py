@@ -15,7 +15,7 @@ from jaxrl.envs.wrappers import sticky_actions
 from jaxrl.intrinsic import rnd
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.types import Agent, Env
-from jaxrl.xla.fast_random import unrolled
+from jaxrl.xla import fast_random
 from tests.helpers.agents import tiny
 from tests.helpers.key_uses import counting, twice, uses_of
 
@@ -87,7 +87,7 @@ RIGHT = {
     "one for a batch": lambda key: jax.vmap(lambda x: x + bits(key))(jnp.arange(3)),
     "far apart": lambda key: (bits(key), bits(jax.random.fold_in(key, 2**31))),
     "words": lambda key: jax.random.key_data(key) + 1,
-    "another kind": lambda key: bits(unrolled(key)),
+    "another kind": lambda key: fast_random.bits(key, (3,)),
 }
 WRONG = {
     "drawn twice": lambda key: (bits(key), bits(key, 1)),
@@ -95,7 +95,7 @@ WRONG = {
     "drawn, and made of": lambda key: (bits(key), bits(jax.random.fold_in(key, 2))),
     "in a loop": loop(lambda key, i: bits(key)),
     "in a batch": lambda key: jax.vmap(lambda i: bits(jax.random.fold_in(key, i // 2)))(jnp.arange(3)),
-    "in another kind": lambda key: (bits(unrolled(key)), bits(key)),
+    "in another kind": lambda key: (fast_random.bits(key, (3,)), bits(key)),
     "words": lambda key: (jax.random.key_data(key) + 1, jax.jit(lambda key: jax.random.key_data(key) + 2)(key)),
     "in a branch": lambda key: jax.lax.cond(key.ndim == bits(key)[0], bits, lambda key: bits(jax.random.split(key)[0]), key),
 }

@@ -24,7 +24,8 @@ from jaxrl.settings.options import Option, option
 from jaxrl.settings.validation import Count, CountOrZero
 from jaxrl.spaces.action_scaling import from_environment
 from jaxrl.types import Array, Key, Model, PyTree, StepInput
-from jaxrl.xla.fast_random import fold_in, unrolled
+from jaxrl.xla import fast_random
+from jaxrl.xla.copies import repeated
 
 C = TypeVar("C", bound=RolloutConfig)
 
@@ -144,13 +145,13 @@ def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Cr
     noise = jnp.zeros((config.updates_per_iteration, 2, 0))
     if isinstance(space, spaces.Box):
         shape = (config.updates_per_iteration, 2, setup.device_batch_size, math.prod(space.shape))
-        noise = jax.random.normal(unrolled(noise_key), shape)
+        noise = fast_random.normal(noise_key, shape)
     updates = CriticBatch(
         batch, noise, critic_subset(setup, learner), jax.random.split(network_key, config.updates_per_iteration)
     )
     if setup.replay.prioritised:
         numbers = jnp.arange(config.updates_per_iteration, dtype=jnp.int32)
-        updates = updates._replace(draw_key=jax.vmap(fold_in, (None, 0))(setup.draw_key(learner), numbers))
+        updates = updates._replace(draw_key=jax.vmap(fast_random.fold_in, (None, 0))(setup.draw_key(learner), numbers))
     groups = config.updates_per_iteration // config.policy_delay
     return jax.tree.map(lambda x: x.reshape((groups, config.policy_delay, *x.shape[1:])), updates)
 
@@ -207,7 +208,7 @@ def critic_subset(setup: ActorCriticSetup[Any], learner: Any) -> Array:
     shape = (setup.config.updates_per_iteration, critics.size)
     if critics.subset in (0, critics.size):
         return jnp.ones(shape, bool)
-    score = jax.random.bits(unrolled(setup.stream(learner, CHOSEN)), shape)
+    score = fast_random.bits(setup.stream(learner, CHOSEN), shape)
     before = (score[:, :, None] > score[:, None, :]).sum(-1)
     return before < critics.subset
 
@@ -226,16 +227,10 @@ def action_values(
         inputs = inputs._replace(obs=(inputs.obs, action))
     num_critics = jax.tree.leaves(params)[0].shape[0]
     keys = None if key is None else jax.random.split(key, num_critics)
-    # Give each critic a copy of the vectors. XLA would multiply shared ones by the weights of all critics at once, and then
-    # transpose the result, and for the gradient its input: a tenth of an update of two critics of 256 units.
-    axes = jax.tree.map(lambda x: 0 if x.ndim <= 2 else None, inputs)
-    repeated = jax.tree.map(lambda x, axis: x if axis is None else _repeated(x, num_critics), inputs, axes)
+    axes = jax.tree.map(lambda x: 0 if x.ndim <= 2 else None, inputs)  # vectors, but not images
+    inputs = jax.tree.map(lambda x, axis: x if axis is None else repeated(x, num_critics), inputs, axes)
     apply_critic = lambda params, key, inputs: setup.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
-    return jax.vmap(apply_critic, in_axes=(0, 0, axes))(params, keys, repeated)
-
-
-def _repeated(x: Array, times: int) -> Array:
-    return jax.lax.optimization_barrier(jnp.broadcast_to(x, (times, *x.shape)))
+    return jax.vmap(apply_critic, in_axes=(0, 0, axes))(params, keys, inputs)
 
 
 def min_over_subset(values: Array, chosen: Array) -> Array:
