@@ -133,13 +133,12 @@ def _model(algorithm: str) -> list[str]:
 def _checked_model(algorithm: str, arguments: Any) -> Any:
     """Return the arguments of the algorithm's network, after checking that they are valid for some observations."""
     from jaxrl.builder.components import check_arguments, own_network
-    from jaxrl.models.settings import check_values
 
     if not isinstance(arguments, Mapping):
         raise TypeError(f'model = {arguments!r} must be a table of arguments of the network, such as {{ core = "gru" }}')
     network: Any = own_network(ALGORITHMS[algorithm])
     check_arguments(network, arguments)
-    check_values(arguments)
+    network.config(**arguments)
     return dict(arguments)
 
 
