@@ -8,7 +8,6 @@ its Hyperparams, are keywords too, and ``Unpack`` allows no others.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -20,6 +19,7 @@ from jaxrl.optimize.schedules import Schedule
 from jaxrl.registry import ALGORITHMS
 from jaxrl.replay import ReplayFn
 from jaxrl.settings.aliases import suggest_arguments
+from jaxrl.settings.docstrings import entries, with_entries
 from jaxrl.types import Agent, EnvLike, Model
 
 Family = TypeVar("Family", bound=Callable[..., Agent])
@@ -155,25 +155,9 @@ def split_keywords(builder: Callable[..., Agent], keywords: Mapping[str, Any]) -
     return settings, parts
 
 
-# ------------------------------------------------------------------------------------------------------------------ docstrings
-
-
 def composed(builder: Callable[..., Agent], family: Callable[..., Agent]) -> str:
     """Return the builder's docstring with the Args and Raises of its family that it does not replace."""
-    sources = (agent_keywords, family, builder)
-    args, errors = ({name: text for f in sources for name, text in entries(f, part).items()} for part in ("Args", "Raises"))
+    args, errors = (entries(part, agent_keywords, family, builder) for part in ("Args", "Raises"))
     if entry := ALGORITHMS.get(builder.__name__.removeprefix("make_")):
         args["settings"] = f"fields of ``{entry.config}`` and ``{entry.hyperparams}``."
-    args = {name: args[name] for name in inspect.signature(family).parameters}
-    about = re.split(r"^(?:Args|Raises):$", inspect.getdoc(builder) or "", maxsplit=1, flags=re.MULTILINE)[0].rstrip()
-    sections = (
-        f"{part}:\n" + "\n".join(f"  {name}: {text}" for name, text in texts.items())
-        for part, texts in (("Args", args), ("Raises", errors))
-    )
-    return "\n\n".join((about, *sections))
-
-
-def entries(function: Callable[..., Any], part: str) -> dict[str, str]:
-    """Return the entries of a part of a docstring, ``Args`` or ``Raises``, by name."""
-    block = re.search(rf"^{part}:\n((?:  .*\n?|\n)+)", inspect.getdoc(function) or "", re.MULTILINE)
-    return dict(re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block[1] if block else "", re.MULTILINE))
+    return with_entries(builder, Args={name: args[name] for name in inspect.signature(family).parameters}, Raises=errors)

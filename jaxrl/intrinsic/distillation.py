@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from jaxrl.intrinsic.part import Intrinsic
 from jaxrl.metrics import stack, unstack
+from jaxrl.models.config import NetworkConfig
 from jaxrl.models.encoders import hidden_layers
 from jaxrl.models.initialisers import dense
 from jaxrl.models.settings import make_network
@@ -162,22 +163,7 @@ def rnd(
         if name not in types:
             raise TypeError(f"rnd() got an unknown keyword {name!r}.{nearest(name, types)} Allowed: {sorted(types)}.")
     config = RNDConfig(**{name: checked(name, value, types[name]) for name, value in settings.items()})
-    network = make_network(
-        observation_space,
-        "relu",
-        encoder=encoder,
-        hidden_sizes=hidden_sizes,
-        activation=None,
-        image_layout="auto",
-        channel_multiplier=1,
-        convolution="auto",
-        embedding_size=None,
-        core=None,
-        core_size=1,
-        use_previous=False,
-        layer_norm=False,
-        dtype="float32",
-    )
+    network = make_network(observation_space, NetworkConfig(encoder=encoder, hidden_sizes=hidden_sizes))
     extra_layers = 2 * network.hidden_sizes[-1:]
     predictor, target = (
         from_linen(Embedding(network, action_space, extra, config.embedding_size, 1.0)) for extra in (extra_layers, ())

@@ -162,13 +162,12 @@ def _checked_network(algorithm: str, name: str, arguments: Any) -> Any:
     """Return the arguments of a network of the algorithm, after checking that they are valid for some observations."""
     from jaxrl.builder.components import check_arguments, own_network
     from jaxrl.models import action_value
-    from jaxrl.models.settings import check_values
 
     if not isinstance(arguments, Mapping):
         raise TypeError(f"{name} = {arguments!r} must be a table of arguments of the network, such as {{ hidden_sizes = [64] }}")
     network: Any = own_network(ALGORITHMS[algorithm]) if name == "model" else action_value
     check_arguments(network, arguments, name)
-    check_values(arguments)
+    network.config(**arguments)
     return dict(arguments)
 
 

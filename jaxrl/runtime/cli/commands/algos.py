@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from jaxrl.registry import ALGORITHMS, Entry, setting_names, unknown_algorithm
 from jaxrl.runtime.cli.flags import field_docs, read_flags, shown_as
 from jaxrl.runtime.cli.user_code import import_algorithm
 from jaxrl.runtime.console.tables import show_table
+from jaxrl.settings.docstrings import entries
 
 HELP = """\
 List the algorithms, or all settings of one: their defaults, allowed values and
@@ -104,18 +104,9 @@ def _signature(builder: Any) -> inspect.Signature:
 
 def arguments(network: Any) -> list[tuple[str, str, str]]:
     """Return ``(name, default, description)`` of every argument of a network."""
-    from jaxrl.models import actor_critic
-
-    texts = argument_docs(actor_critic) | argument_docs(network)  # other networks document only their differences
+    texts = {name: " ".join(text.replace("``", "").split()) for name, text in entries("Args", network).items()}
     parameters = [p for p in inspect.signature(network).parameters.values() if p.kind is p.KEYWORD_ONLY]
     return [(p.name, str(p.default), texts[p.name]) for p in parameters]
-
-
-def argument_docs(function: Any) -> dict[str, str]:
-    """Return the descriptions in the Args section of a docstring, by argument name."""
-    block = re.search(r"^Args:\n((?:  .*\n|\n)+)", inspect.getdoc(function) or "", re.MULTILINE)
-    found = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block[1] if block else "", re.MULTILINE)
-    return {name: " ".join(text.replace("``", "").split()) for name, text in found}
 
 
 def settings(source: type, names: Collection[str]) -> list[tuple[str, str, str, str]]:
