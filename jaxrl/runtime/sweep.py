@@ -58,14 +58,7 @@ class SweepJob(NamedTuple):
 
 
 def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] = lambda algorithm: None) -> SweepFile:
-    """Read a sweep file and check that it contains no unknown key and lacks none.
-
-    Args:
-      import_rule: called with the name of the algorithm, to register a custom one.
-
-    Raises:
-      FileNotFoundError, ValueError.
-    """
+    """Read and check a sweep file. ``import_rule`` is called with the name of the algorithm, to register a custom one."""
     shown = os.fspath(path)
     try:
         entries = tomllib.loads(read_regular(Path(path)).decode())
@@ -202,14 +195,9 @@ def in_a_word(value: Any) -> str:
 
 
 class Manifest:
-    """List of finished jobs in ``sweep.json``, rewritten after each job."""
+    """List of finished jobs in ``sweep.json``, rewritten after each job. It refuses a folder that holds something else."""
 
     def __init__(self, folder: Path, sweep: SweepFile) -> None:
-        """
-        Raises:
-          FileExistsError: the folder holds another sweep, or something else.
-          ValueError: jobs could not save there.
-        """
         savable(folder, "out")
         self.folder, self.path = folder, folder / MANIFEST
         self.sweep = plain({field.name: getattr(sweep, field.name) for field in fields(SweepFile)})

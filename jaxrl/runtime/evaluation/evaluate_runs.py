@@ -123,11 +123,7 @@ def playing_agent(
     trust: str | Iterable[str] = (),
     parts: Mapping[str, Any] | None = None,
 ) -> Agent:
-    """Build the agent of a run on its environment, or on another one with the same spaces.
-
-    Raises:
-      ValueError: the spaces differ; or a part of the agent cannot be imported or is not trusted.
-    """
+    """Build the agent of a run on its environment, or on another one with the same spaces; ValueError if they differ."""
     parts = parts or {}
     if env_id is None:
         return build_again(config["agent"], trust=trust, **parts)

@@ -77,11 +77,7 @@ def without_links(path: str, flags: int) -> int:
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading.
-
-    Raises:
-      OSError: it is not a regular file. A device may never end, and a pipe waits for a writer.
-    """
+    """Open a file for reading; raise OSError unless it is regular: a device may never end, and a pipe waits for a writer."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115 - the caller closes it
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
@@ -96,11 +92,7 @@ def read_regular(path: Path) -> bytes:
 
 
 def at_home(path: str | os.PathLike[str]) -> Path:
-    """Expand ``~`` in a path.
-
-    Raises:
-      FileNotFoundError: the path names an unknown user.
-    """
+    """Expand ``~`` in a path; raise FileNotFoundError for an unknown user."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -116,11 +108,7 @@ def check_here() -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON.
-
-    Raises:
-      ValueError: the text is not JSON, or nested too deep.
-    """
+    """Parse JSON; raise ValueError if it is invalid or nested too deep."""
     try:
         return json.loads(text)
     except RecursionError:

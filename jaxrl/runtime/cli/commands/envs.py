@@ -54,8 +54,11 @@ def main(args: Sequence[str]) -> int:
     options = read_flags(Options, args, prog="jaxrl envs", description=HELP)
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"  # listing needs no accelerator and must not reserve its memory
-    if {"?", "|"} & set(options.filter or ""):
-        show_one(options.filter or "")
+    if options.filter and {"?", "|"} & set(options.filter):  # one environment, with options or wrappers, which is in no list
+        from jaxrl.envs import make_env
+
+        make_env(options.filter)  # raises an error that explains the problem
+        show_table(HEADINGS, [describe(options.filter)])
         return 0
     known, failures = list_ids(options.backend)
     if known and options == Options():
@@ -93,18 +96,6 @@ def wrappers() -> list[tuple[str, str]]:
     return [
         (usage(name), str(function.__doc__).partition("\n")[0].replace("``", "")) for name, function in sorted(WRAPPERS.items())
     ]
-
-
-def show_one(env_id: str) -> None:
-    """Print the row of an id with options or wrappers, which is in no list.
-
-    Raises:
-      ValueError: there is no such environment.
-    """
-    from jaxrl.envs import make_env
-
-    make_env(env_id)  # raises an error that explains the problem
-    show_table(HEADINGS, [describe(env_id)])
 
 
 def show(known: dict[str, list[str]], wanted: str | None) -> None:
