@@ -60,6 +60,19 @@ def free_hyperparams(config: Any, hyperparams: Any) -> dict[str, Any]:
     return {name: type_ for name, type_ in setting_types(hyperparams).items() if name not in held}
 
 
+def check_scheduled(config: Any, names: Iterable[str]) -> None:
+    """Raise ValueError for schedules of hyperparameters that only options have which the Config does not choose."""
+    held, chosen = held_by_options(type(config)), dict(hyperparameters_of(config))
+    for name in names:
+        if name in held and name not in chosen:
+            option = held[name].partition(".")[0]
+            value = getattr(config, option)
+            raise ValueError(
+                f"schedules[{name!r}] has no effect with {option}={value.name if value else 'none'!r}: it is for "
+                f"{written(type(config), held[name])}"
+            )
+
+
 def hint_for(config: type, name: str, allowed: Sequence[str]) -> str:
     """Return the hint for an unknown keyword: the nearest setting, or the option whose field it is."""
     dotted = dotted_names(config)

@@ -33,7 +33,7 @@ from jaxrl.builder.components import (
     with_arguments,
 )
 from jaxrl.builder.config import RolloutConfig
-from jaxrl.builder.settings import split_settings
+from jaxrl.builder.settings import check_scheduled, split_settings
 from jaxrl.builder.spec import agent_spec, brief
 from jaxrl.envs.resolve import resolve_env
 from jaxrl.exploration.action_noise import hold_noise
@@ -420,6 +420,7 @@ def prepare(
     output = model_output(parts["model"], model, bound, unrolled=memory)
     structure.check(recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)
+    check_scheduled(structure, factors)
     optimizer, unread = resolve_optimizer(parts["optimizer"], model, bound, data, hyperparams(), [*factors])
     both_spaces = (bound.observation_space, bound.action_space)
     setup = AlgorithmSetup(*both_spaces, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"])

@@ -20,7 +20,8 @@ from jaxrl import make_sac
 from jaxrl.agent import bind
 from jaxrl.algorithms import sac
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, Ensemble, draw_updates
-from jaxrl.algorithms.sac import FixedTemperature, LearnedTemperature, SACHyperparams
+from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature, actor_loss
+from jaxrl.algorithms.sac import SACHyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value, actor_critic, policy_network, q_network
 from jaxrl.rollout.autoreset import first_input
@@ -86,7 +87,7 @@ def test_updates_are_those_of_a_loop() -> None:
         y = sac.target(setup, actor, target, alpha, now)
         return jax.grad(partial(sac.critic_loss, setup), has_aux=True)(critic, y, now)[0]
 
-    actor_gradient = jit(jax.grad(partial(sac.actor_loss, setup), has_aux=True))
+    actor_gradient = jit(jax.grad(partial(actor_loss, setup), has_aux=True))
     (actor, critic), target, log_alpha = start.params, start.target_params.critic, start.log_temperature
     assert float(log_alpha) == pytest.approx(np.log(0.5)) and start.target_params.actor == ()
     adam = optax.adam(0.1)
@@ -350,7 +351,7 @@ def test_one_message_for_each_mistake() -> None:
     [
         ({"replay_ratio": 5}, r"replay_ratio=5 gives 1.25 updates per iteration .* use a multiple of 4"),
         ({"policy_delay": 3}, "policy_delay=3 must divide the 2 updates of an iteration"),
-        ({"critic": {"dropout": 1.0}}, "dropout=1.0 must be"),
+        ({"critic": {"dropout": 1.0}}, "dropout=1 is not allowed: it must be a number in"),
         (
             {"optimizer": optax.adam(1e-3), "actor_learning_rate": 0.1},
             "actor_learning_rate=0.1 has no effect with an optimizer that",

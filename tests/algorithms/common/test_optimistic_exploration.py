@@ -145,7 +145,8 @@ def test_of_quantiles_the_means_count() -> None:
     """Means 1 + c·Σa of two critics are equal at action 0, so the bound rises with the mean of c."""
     spread = np.array([-1, 3], np.float32)
     critic = model(lambda p, obs: (p * obs[1].sum(-1))[:, None] + spread)
-    own = replace(actor_critic_setup(SACConfig(critics=Quantiles(num_quantiles=2, dropped=1), exploration=Optimistic()), "squashed"), critic=critic)
+    config = SACConfig(critics=Quantiles(num_quantiles=2, dropped=1), exploration=Optimistic())
+    own = replace(actor_critic_setup(config, "squashed"), critic=critic)
     output = TanhNormal(jnp.zeros((1, 2)), jnp.log(jnp.full((1, 2), 0.5)))
     inputs = first_input(jnp.zeros((1, 3)), own.action_space, 1)
     for slopes, sign in (([-1.0, 3.0], 1), ([-3.0, 1.0], -1)):

@@ -13,6 +13,7 @@ import pytest
 
 from jaxrl import make_sac
 from jaxrl.algorithms import sac
+from jaxrl.algorithms.common import soft_policy
 from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.algorithms.common.quantile_critics import Quantiles, quantile_loss, truncated
 from jaxrl.algorithms.sac import SACConfig
@@ -86,7 +87,7 @@ def test_targets_and_the_policy_of_sac() -> None:
     quantiles = np.random.default_rng(0).normal(size=(CRITICS, K)).astype(np.float32)
 
     def run(*given: Any) -> Any:
-        return sac.target(own, actor, *given), sac.actor_loss(own, actor, *given)
+        return sac.target(own, actor, *given), soft_policy.actor_loss(own, actor, *given)
 
     y, (loss, _) = jit(run)(quantiles, jnp.float32(0.3), now)
     kept = np.sort(quantiles.ravel())[: CRITICS * (K - DROPPED)]
