@@ -149,7 +149,7 @@ def resolve_option(setting: str, value: Any, kinds: tuple[Any, ...], default: Op
       default: the option whose fields a mapping without a name changes.
 
     Raises:
-      TypeError: it is none of these, or a field is unknown.
+      TypeError: it is something else, or a field is unknown.
       ValueError: there is no such name, or a field is out of range.
     """
     if (value is None and None in kinds) or any(type(value) is kind for kind in kinds):

@@ -58,8 +58,8 @@ OFF_POLICY: Cases = {
     "hindsight": {"env": REACH, "hindsight": {"name": "future", "share": 0.5}},
     "critics": {"critics": {"size": 3, "subset": 2}, "critic": {"layer_norm": True, "dropout": 0.1}},
     "policy_delay": {"policy_delay": 2},
-    "hold_noise": {"hold_noise": 3},
 }
+DETERMINISTIC: Cases = {**OFF_POLICY, "hold_noise": {"noise": {"hold": 3}}, "ou": {"noise": "ou"}}
 CASES: dict[str, tuple[str, dict[str, Any], Cases]] = {
     "ppo": (
         "CartPole-v1",
@@ -110,6 +110,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Cases]] = {
         REPLAY,
         {
             **OFF_POLICY,
+            "hold_noise": {"hold_noise": 3},
             "discrete": {"env": "CartPole-v1"},
             "tqc": {"critics": {"name": "quantiles", "num_quantiles": 5, "dropped": 1}},
             "redq": {"critics": {"size": 4, "subset": 2}, "actor_value": "mean"},
@@ -117,8 +118,8 @@ CASES: dict[str, tuple[str, dict[str, Any], Cases]] = {
             "fixed": {"temperature": {"name": "fixed", "value": 0.1}},
         },
     ),
-    "td3": (PENDULUM, REPLAY, {**OFF_POLICY, "ou": {"noise": "ou"}}),
-    "ddpg": (PENDULUM, REPLAY, {**OFF_POLICY, "ou": {"noise": "ou"}}),
+    "td3": (PENDULUM, REPLAY, DETERMINISTIC),
+    "ddpg": (PENDULUM, REPLAY, DETERMINISTIC),
 }
 
 
