@@ -345,7 +345,15 @@ def test_arguments_of_the_network_go_with_all_heads() -> None:
     agent = small_dqn("CartPole-v1", head="qr", num_quantiles=3, dueling=True, model={"hidden_sizes": (8,), "layer_norm": True})
     state, _ = run_steps(agent, agent.init(KEY()), 1)
     assert state.learner.params["params"]["value"]["bias"].shape == (3,)
-    with pytest.raises(TypeError, match="q_network takes no 'dueling'"):
-        small_dqn("CartPole-v1", model={"dueling": True})
     with pytest.raises(ValueError, match="core='gru': value_network has no core"):
         small_dqn("CartPole-v1", dueling=True, model={"core": "gru"})
+
+
+def test_streams_are_also_an_argument_of_the_network() -> None:
+    by_setting = small_dqn("CartPole-v1", dueling=True, model={"hidden_sizes": (8,)})
+    by_argument = small_dqn("CartPole-v1", model={"hidden_sizes": (8,), "dueling": True})
+    states = [jax.eval_shape(agent.init, KEY()) for agent in (by_setting, by_argument)]
+    assert states[0].learner.params == states[1].learner.params and "value_hidden" in states[1].learner.params["params"]
+    assert by_argument.spec["parts"]["model"]["kwargs"] == {"hidden_sizes": [8], "dueling": True}
+    with pytest.raises(ValueError, match="core='gru' and dueling=True are mutually exclusive: leave one out"):
+        small_dqn("CartPole-v1", model={"dueling": True, "core": "gru"})
