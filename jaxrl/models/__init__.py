@@ -11,7 +11,7 @@ from functools import partial
 
 from gymnasium import spaces
 
-from jaxrl.models.config import ActorCriticConfig, CoreConfig, configured_by
+from jaxrl.models.config import ActorCriticConfig, QNetworkConfig, configured_by
 from jaxrl.models.control import action_value, deterministic_policy, policy_network
 from jaxrl.models.cores import CORES, recurrent
 from jaxrl.models.encoders import MLP, encode_space, split_mask
@@ -80,13 +80,15 @@ def actor_critic(observation_space: spaces.Space, action_space: spaces.Space, co
 
 
 @component("model")
-@configured_by(CoreConfig)
-def q_network(observation_space: spaces.Space, action_space: spaces.Space, config: CoreConfig) -> Model:
+@configured_by(QNetworkConfig)
+def q_network(observation_space: spaces.Space, action_space: spaces.Space, config: QNetworkConfig) -> Model:
     """Build a Q-network for a Discrete action space. Outputs are f32[..., n].
 
     Args:
       action_space: Discrete.
     """
+    if config.dueling:
+        return value_network(observation_space, action_space, **vars(config))
     network = make_network(observation_space, config)
     if not isinstance(action_space, spaces.Discrete):
         raise TypeError(f"action_space is {action_space}: a Q-network needs a Discrete space")

@@ -102,31 +102,45 @@ class ActorCriticConfig(CoreConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValueNetworkConfig(CoreConfig):
+class QNetworkConfig(CoreConfig):
+    """Keywords of ``q_network``.
+
+    Args:
+      dueling: use a stream for the state's value and one for advantages, each with its last hidden layer. An action's value is
+        value + advantage − mean advantage (Wang et al. 2016, eq. 9). Excludes a core.
+    """
+
+    dueling: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dueling and self.core is not None:
+            raise ValueError(f"core={self.core!r} and dueling=True are mutually exclusive: leave one out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueNetworkConfig(QNetworkConfig):
     """Keywords of ``value_network``.
 
     Args:
       core: None. ``q_network`` has cores.
-      dueling: use a stream for the state's value and one for advantages, each with its last hidden layer. An action's value is
-        value + advantage − mean advantage (Wang et al. 2016, eq. 9).
       noise: σ₀ of noisy layers in the head (Fortunato et al. 2018); 0 for plain layers. Noise is drawn only when a key is given.
       num_outputs: number of outputs per action, f32[..., n, num_outputs]. No mask is applied to them.
       num_fractions: number of fractions of a ``QuantileOutput``, drawn with a key and evenly spaced without one (Dabney et al.
         2018b). Excludes ``num_outputs``.
     """
 
-    dueling: bool = False
     noise: NonNegative = 0.0
     num_outputs: Count | None = None
     num_fractions: Count | None = None
 
     def __post_init__(self) -> None:
+        if self.core is not None:
+            raise ValueError(f"core={self.core!r}: value_network has no core; use q_network for plain Q-values with a core")
         super().__post_init__()
         if self.num_outputs and self.num_fractions:
             counts = f"num_outputs={self.num_outputs} and num_fractions={self.num_fractions}"
             raise ValueError(f"{counts} are mutually exclusive: leave one out")
-        if self.core is not None:
-            raise ValueError(f"core={self.core!r}: value_network has no core; use q_network for plain Q-values with a core")
 
 
 @dataclass(frozen=True, kw_only=True)

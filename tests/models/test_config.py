@@ -12,12 +12,19 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl import models
-from jaxrl.models.config import ActionValueConfig, ActorCriticConfig, CoreConfig, NetworkConfig, ValueNetworkConfig
+from jaxrl.models.config import (
+    ActionValueConfig,
+    ActorCriticConfig,
+    CoreConfig,
+    NetworkConfig,
+    QNetworkConfig,
+    ValueNetworkConfig,
+)
 from jaxrl.settings.docstrings import entries
 
 CONFIGS: dict[str, Any] = {
     "actor_critic": ActorCriticConfig,
-    "q_network": CoreConfig,
+    "q_network": QNetworkConfig,
     "value_network": ValueNetworkConfig,
     "policy_network": NetworkConfig,
     "deterministic_policy": NetworkConfig,
@@ -68,7 +75,8 @@ def test_values_become_plain() -> None:
         (NetworkConfig, {"convolution": "slice"}, "convolution='slice' is unknown: .* Did you mean 'slices'"),
         (ActorCriticConfig, {"shared": "no"}, "shared='no' must be True or False"),
         (ActorCriticConfig, {"squash": None}, "squash=None must be True or False"),
-        (ValueNetworkConfig, {"dueling": 1}, "dueling=1 must be True or False"),
+        (QNetworkConfig, {"dueling": 1}, "dueling=1 must be True or False"),
+        (QNetworkConfig, {"dueling": True, "core": "gru"}, "core='gru' and dueling=True are mutually exclusive: leave one out"),
         (ActionValueConfig, {"dropout": 0.995}, r"dropout=0.995 is not allowed: it must be a number in \[0, 0.99\]"),
     ],
 )

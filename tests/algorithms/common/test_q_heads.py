@@ -318,6 +318,8 @@ def test_arguments_of_the_network_go_with_all_heads() -> None:
     assert plain["params"]["value"]["bias"].shape == (1,)
     with pytest.raises(ValueError, match="core='gru': value_network has no core"):
         small_dqn("CartPole-v1", head=QR(), model={"core": "gru"})
+    with pytest.raises(ValueError, match="core='gru' and dueling=True are mutually exclusive: leave one out"):
+        small_dqn("CartPole-v1", model={"dueling": True, "core": "gru"})
 
 
 def test_noise_of_a_custom_model_is_its_own() -> None:
