@@ -121,12 +121,7 @@ def summarise(curve: Curve, *, metric: str = "iqm", level: float = 0.95) -> Band
 def draw_curves(bands: Sequence[Band], path: Path, *, ylabel: str, caption: str, title: str = "") -> None:
     """Draw one panel per environment, a line with its band per curve (one seed: a line), and a legend for all.
 
-    Args:
-      path: with an extension from ``FORMATS``.
-      caption: description of lines and bands, in one line.
-
-    Raises:
-      OSError: the file cannot be written.
+    The file has an extension from ``FORMATS``; the caption describes lines and bands, in one line.
     """
     panels = list(dict.fromkeys(band.curve.panel for band in bands))
     labels = list(dict.fromkeys(band.curve.label for band in bands))
