@@ -228,8 +228,7 @@ def job_folder(folder: Path, job: SweepJob) -> Path:
 def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Callable[[str], None]) -> list[SweepJob]:
     """Run the unfinished jobs one after the other, each in a process that uses all devices.
 
-    Args:
-      trust: packages that may contain the environment, if it is a ``module:function``.
+    The environment may be a ``module:function`` of the packages in ``trust``.
 
     Raises:
       ChildProcessError: a job failed; finished jobs stay finished.
@@ -257,9 +256,7 @@ def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Ca
 def run_job(command: Sequence[str]) -> tuple[int, int]:
     """Run a process and wait until it ends by itself. Signals are forwarded to it, since it has to save before it exits.
 
-    Returns:
-      The exit code as a shell reports it (128 and more after a signal), and the signal that stopped this process or the job, 0
-      for none.
+    Return its exit code as a shell reports it (128 and more after a signal), and the signal that stopped either, 0 for none.
     """
     received: list[int] = []
 

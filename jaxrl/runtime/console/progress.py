@@ -8,6 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO, cast
 
 import numpy as np
+from rich import live
+from rich.console import Group
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
 
 from jaxrl.runtime.console.streams import Screen, screen
 from jaxrl.runtime.console.tables import terminal
@@ -77,22 +84,15 @@ class Live:
     """Progress as a live panel."""
 
     def __init__(self, title: str, total_steps: int, console: Any) -> None:
-        from rich.live import Live as RichLive
-        from rich.spinner import Spinner
-
         self._title, self._total = title, total_steps
         self._returns, self._evaluation = Returns(), "–"
-        self._live = RichLive(self._panel(Spinner("dots", "compiling …")), console=console, refresh_per_second=8)
+        self._live = live.Live(self._panel(Spinner("dots", "compiling …")), console=console, refresh_per_second=8)
         self._live.start()
 
     def note(self, text: str) -> None:
-        from rich.text import Text
-
         self._live.console.print(Text(text), soft_wrap=True)
 
     def update(self, record: Record, eta: float, compile_seconds: float, workers: Workers = ()) -> None:
-        from rich.console import Group
-
         if known(record, EVALUATION_RETURN).size:
             self._evaluation = spread(record, EVALUATION_RETURN)
         parts = [self._bar(int(record["rows"]), eta), self._numbers(record, compile_seconds)]
@@ -102,16 +102,9 @@ class Live:
         self._live.stop()
 
     def _panel(self, content: Any) -> Any:
-        from rich.panel import Panel
-        from rich.text import Text
-
         return Panel(content, title=Text(self._title), title_align="left", border_style="blue")
 
     def _bar(self, steps: int, eta: float) -> Any:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
         bar = Table.grid(padding=(0, 2), expand=True)
         bar.add_column(ratio=1)
         left = Text(f"ETA {duration(eta)}", style="cyan")
@@ -120,9 +113,6 @@ class Live:
 
     def _numbers(self, record: Record, compile_seconds: float) -> Any:
         """Make a table of names and values, two pairs per row."""
-        from rich.table import Table
-        from rich.text import Text
-
         cells = [
             ("training return", self._returns.update(record) or "–"),
             ("env steps/s", short(record["sps"])),
@@ -147,8 +137,6 @@ def spinner(title: str) -> Iterator[Callable[[str], None]]:
     if (console := terminal(stderr=True)) is None:
         yield lambda text: None
         return
-    from rich.text import Text
-
     with console.status(Text(title)) as status:
         yield lambda text: status.update(Text(f"{title}: {text}"))
 

@@ -14,11 +14,7 @@ from jaxrl.runtime.doctor.probe import Answer, ask
 
 
 def diagnose(*, quick: bool = False) -> list[Finding]:
-    """Run all checks.
-
-    Args:
-      quick: train one compiled iteration without saving and restoring it.
-    """
+    """Run all checks; if ``quick``, train one compiled iteration without saving and restoring it."""
     found = list(check_packages())
     if missing := problems(found):
         why = f"skipped, because {' and '.join(sorted(missing))} cannot be used"

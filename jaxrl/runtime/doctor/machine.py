@@ -35,11 +35,7 @@ def check_devices(answer: Answer) -> Finding:
 
 
 def check_gpu(answer: Answer, dev: Path = Path("/dev")) -> Finding:
-    """Check that an NVIDIA GPU, if present, is used.
-
-    Args:
-      dev: folder in which the system lists its devices.
-    """
+    """Check that an NVIDIA GPU, if the system lists one in the folder ``dev``, is used."""
     present, facts = count_gpus(dev), answer.facts
     if not present:
         return Finding(MACHINE, "GPU", "ok", "no NVIDIA GPU here")
@@ -57,11 +53,7 @@ def check_gpu(answer: Answer, dev: Path = Path("/dev")) -> Finding:
 
 
 def check_folders(cache: str | None = None) -> Iterator[Finding]:
-    """Check the folders that runs write to.
-
-    Args:
-      cache: folder of compiled programs; None if there is none, or if it is unknown.
-    """
+    """Check the folders that runs write to, with that of compiled programs if it is known and there is one."""
     out = "jaxrl train without --out /a/folder, which writes to runs/ in the current folder"
     yield check_folder("current folder", os.getcwd, out, "cd /a/writable/folder")
     files = "everything that needs temporary files: saving plots, JAX on GPUs, worker processes"

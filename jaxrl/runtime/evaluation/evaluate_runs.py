@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -81,17 +81,15 @@ def evaluate_run(
     seeds: Sequence[int] | None = None,
     env_id: str | None = None,
     trust: str | Iterable[str] = (),
-    parts: Mapping[str, Any] | None = None,
     begin: Say = lambda text: None,
     say: Say = lambda text: None,
 ) -> RunScore:
     """Play the policies of one run.
 
     Args:
-      which: as in ``load_policy``.
+      which, trust: as in ``load_policy``. Unlike there, the environment is needed.
       seeds: a subset of the run's seeds; default: all.
       env_id: an environment to use instead of the run's.
-      trust, parts: as in ``load_policy``, which takes the parts as keywords. Unlike there, the environment is needed.
       begin: called with a line that describes the evaluation.
       say: called with the progress, if it is known.
 
@@ -102,8 +100,8 @@ def evaluate_run(
     config, name = read_config(run), os.fspath(run)
     episodes, max_steps = check_episodes(settings.episodes, settings.max_steps)
     settings = settings._replace(episodes=episodes, max_steps=max_steps)
-    saved = load_policies(run, seeds=seeds, which=which, trust=trust, parts=parts)
-    agent = playing_agent(config, env_id, trust, parts)
+    saved = load_policies(run, seeds=seeds, which=which, trust=trust)
+    agent = playing_agent(config, env_id, trust)
     sound = finite_seeds(saved.policies) & ~saved.diverged
     playing, diverged = (np.array(saved.seeds)[these].tolist() for these in (sound, ~sound))
     if not playing:
@@ -117,16 +115,10 @@ def evaluate_run(
     return RunScore(*found, config.get("versions", {}), config["run"]["eval_explore"], about, warning)
 
 
-def playing_agent(
-    config: dict[str, Any],
-    env_id: str | None = None,
-    trust: str | Iterable[str] = (),
-    parts: Mapping[str, Any] | None = None,
-) -> Agent:
+def playing_agent(config: dict[str, Any], env_id: str | None = None, trust: str | Iterable[str] = ()) -> Agent:
     """Build the agent of a run on its environment, or on another one with the same spaces; ValueError if they differ."""
-    parts = parts or {}
     if env_id is None:
-        return build_again(config["agent"], trust=trust, **parts)
+        return build_again(config["agent"], trust=trust)
     env = make_env(env_id)
     for name, trained in (config.get("spaces") or {}).items():
         there, here = (space_text(space, bounds=False) for space in (realize_space(trained), getattr(env, f"{name}_space")))
@@ -135,7 +127,7 @@ def playing_agent(
                 f"env={env_id!r} does not fit these policies: its {name}s are {here}, but they were trained on "
                 f"{config['agent']['env']} with {there}"
             )
-    return build_again(config["agent"], trust=trust, **{**parts, "env": env})
+    return build_again(config["agent"], trust=trust, env=env)
 
 
 def finite_seeds(policies: Policy) -> np.ndarray:

@@ -82,10 +82,8 @@ def group_runs(runs: Sequence[Run], *, pool: bool = False) -> list[CurveGroup]:
     """Group seeds with the same algorithm, environment and settings, across runs.
 
     Runs that repeat each other's seeds are not combined, because their samples would not be independent. They differ in something
-    that is not a setting (a version, a machine), so each forms a separate group, named after its folder.
-
-    Args:
-      pool: also combine different environments.
+    that is not a setting (a version, a machine), so each forms a separate group, named after its folder. With ``pool``, different
+    environments are combined too.
     """
     groups: dict[tuple[tuple[str, str], ...], CurveGroup] = {}
     for run in runs:

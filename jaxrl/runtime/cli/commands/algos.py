@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxrl.algorithms.presets import PRESETS, Preset
+from jaxrl.algorithms.presets import PRESETS
 from jaxrl.registry import ALGORITHMS, Entry, setting_names, unknown_algorithm
 from jaxrl.runtime.cli.flags import field_docs, read_flags, shown_as
 from jaxrl.runtime.cli.user_code import import_algorithm
@@ -57,12 +57,9 @@ def list_algorithms() -> None:
     print(f"\n{len(ALGORITHMS)} algorithms. jaxrl algos NAME shows the settings of one.")
 
 
-def in_a_list(preset: Preset) -> str:
-    return preset.name if preset.score else f"{preset.name} (not measured)"
-
-
 def show_algorithm(name: str, entry: Entry) -> None:
     algorithm, paper = entry.load(), entry.paper
+    presets = [preset for preset in PRESETS.values() if preset.algorithm == name]
     home = "jaxrl" if entry.module.startswith("jaxrl.") else entry.module
     print(f"{entry.title}: {entry.line}\n")
     show_table(
@@ -74,7 +71,7 @@ def show_algorithm(name: str, entry: Entry) -> None:
             ("file", file_of(entry)),
             ("Python", f"{home}.{entry.builder}{_signature(algorithm.make)}"),
             ("command", f"jaxrl train {name} --env ENV"),
-            ("presets", ", ".join(map(in_a_list, [x for x in PRESETS.values() if x.algorithm == name])) or "none"),
+            ("presets", ", ".join(preset.name + " (not measured)" * (not preset.score) for preset in presets) or "none"),
         ],
     )
     structure, data = setting_names(name)

@@ -73,6 +73,7 @@ def main(args: Sequence[str]) -> int:
 def summarise(known: dict[str, list[str]]) -> None:
     """Print a line for each family, the largest of each backend first."""
     from jaxrl.envs import EXTRAS, family_of
+    from jaxrl.envs.wrappers import WRAPPERS, usage
 
     rows = []
     for backend, ids in known.items():
@@ -85,17 +86,9 @@ def summarise(known: dict[str, list[str]]) -> None:
     print(f"\n{counted(known)}. For details: jaxrl envs FAMILY or a part of an id, --backend, --all\n")
     if absent := [f'"jaxrl[{each}]"' for each in EXTRAS if each not in known]:
         print(f"For more environments: pip install {' or '.join(absent)}\n")
-    show_table(("wrapper", "effect on a pure environment"), wrappers(), fixed=(0,))
+    wrappers = [(usage(name), str(WRAPPERS[name].__doc__).partition("\n")[0].replace("``", "")) for name in sorted(WRAPPERS)]
+    show_table(("wrapper", "effect on a pure environment"), wrappers, fixed=(0,))
     print("\nAn id with wrappers, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'")
-
-
-def wrappers() -> list[tuple[str, str]]:
-    """Return the usage and the first docstring line of each wrapper."""
-    from jaxrl.envs.wrappers import WRAPPERS, usage
-
-    return [
-        (usage(name), str(function.__doc__).partition("\n")[0].replace("``", "")) for name, function in sorted(WRAPPERS.items())
-    ]
 
 
 def show(known: dict[str, list[str]], wanted: str | None) -> None:
