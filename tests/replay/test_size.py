@@ -22,7 +22,7 @@ from tests.helpers.agents import small_dqn, small_ppo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"prioritized": True}])
+@pytest.mark.parametrize("settings", [{}, {"replay": "prioritized"}])
 def test_the_estimate_is_what_the_arrays_take(settings: dict[str, Any]) -> None:
     agent = small_dqn(probes.truncation(), buffer_size=4_000, **settings)
     state = jax.jit(agent.init)(jax.random.key(0))
