@@ -166,8 +166,8 @@ def junk(draw: random.Random) -> Any:
 
 RUN = "seeds eval_every eval_episodes eval_explore chunk_iterations exact_steps hyperparams stop_at on_nan on_chunk init_from"
 RUN += " init_which sampler overlap scheme num_workers devices_per_seed checkpoint_every keep_checkpoints save_replay out"
-SETTINGS = "num_envs rollout_length num_epochs num_minibatches learning_rate gamma clip_eps anneal model optimizer schedules"
-SETTINGS += " extra_losses normalize_observations axis_name surrogate lr batch_size"
+SETTINGS = "num_envs rollout_length num_epochs num_minibatches learning_rate gamma ent_coef anneal model optimizer schedules"
+SETTINGS += " extra_losses normalize_observations axis_name surrogate surrogate.eps replay head head.v_max lr batch_size"
 
 
 def calls(agent: Agent, trained: Path, folder: Path) -> dict[str, Callable[[Callable[[], Any], random.Random], Any]]:

@@ -13,6 +13,7 @@ from jaxrl.algorithms import ALGORITHMS
 from jaxrl.envs import make_env
 from jaxrl.envs.wrappers import sticky_actions
 from jaxrl.intrinsic import rnd
+from jaxrl.options import Ensemble, Quantiles
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.types import Agent, Env
 from jaxrl.xla import fast_random
@@ -23,15 +24,19 @@ OWN = {"model": {"hidden_sizes": (8,)}}
 CRITICS = {**OWN, "critic": None}
 SETTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "SAC in hindsight": ("sac", "jaxrl:Reach", {"hindsight": "future"}),
-    "DQN in hindsight": ("dqn", "jaxrl:BitFlip?n=4", {"hindsight": "future", "prioritized": True}),
-    "noisy networks": ("dqn", "CartPole-v1", {**OWN, "head": "iqn", "noisy": True, "munchausen": 0.9, "prioritized": True}),
-    "some critics": ("sac", "Pendulum-v1", {**CRITICS, "num_critics": 3, "num_target_critics": 2, "critic_dropout": 0.1}),
+    "DQN in hindsight": ("dqn", "jaxrl:BitFlip?n=4", {"hindsight": "future", "replay": "prioritized"}),
+    "noisy networks": (
+        "dqn",
+        "CartPole-v1",
+        {**OWN, "head": "iqn", "noise": "noisy", "bootstrap": "munchausen", "replay": "prioritized"},
+    ),
+    "some critics": ("sac", "Pendulum-v1", {**OWN, "critic": {"dropout": 0.1}, "critics": Ensemble(size=3, subset=2)}),
     "priorities": (
         "td3",
         "jaxrl:Reach",
         {"hindsight": "future", "replay": prioritised_replay(), "policy_delay": 2, "replay_ratio": 16},
     ),
-    "optimism": ("sac", "Pendulum-v1", {**CRITICS, "num_quantiles": 5, "optimistic": True}),
+    "optimism": ("sac", "Pendulum-v1", {**CRITICS, "critics": Quantiles(num_quantiles=5), "exploration": "optimistic"}),
     "steps that draw": ("a2c", "tests.xla.test_key_uses:sticky_pendulum", {}),
     "an intrinsic reward": ("ppo", "CartPole-v1", {"intrinsic": partial(rnd, hidden_sizes=(8,), embedding_size=4)}),
 }
