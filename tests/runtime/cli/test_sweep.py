@@ -275,7 +275,7 @@ def test_the_last_known_return_counts_and_diverged_seeds_do_not(tmp_path: Path, 
     ]
     records = [{"env_steps": [8] * 4, "rows": 8, "seconds": 1.0, **record} for record in records]
     (folder / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    results = collect(sweep, [job], tmp_path)
+    results = collect([job], tmp_path)
     assert [r.settings for r in results] == [{"gamma": 0.8}, {"gamma": 0.9}]
     np.testing.assert_array_equal([r.returns for r in results], [[10.0, 2.0], [30.0, np.nan]])
     path = tmp_path / "picture.png"
