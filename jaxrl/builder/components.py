@@ -360,11 +360,10 @@ def resolve_replay(replay: Any, env: Env | HostEnv, config: ReplayConfig, *, bef
       replay: a ``ReplayFn``; None: that of the option ``config.replay``.
     """
     sizes = (config.buffer_size // config.num_envs, config.num_envs, config.rollout_length)
-    options = "".join(f"{kind.__name__}(…), " for kind in option_fields(type(config)).get("replay", ()))
-    requirement = (
-        f"must be {options}or a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, "
-    )
-    requirement += "such as jaxrl.replay.uniform.uniform_replay"
+    kind: Any = type(config)
+    options = "".join(f"{option.__name__}(…), " for option in option_fields(kind).get("replay", ()))
+    requirement = f"must be {options}or a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> "
+    requirement += "Replay, such as jaxrl.replay.uniform.uniform_replay"
     function = config.replay.function if replay is None else replay  # type: ignore[attr-defined]
     if not callable(function) or not _takes(function, *sizes, before=before, after=after):
         raise TypeError(f"replay={show(replay)} {requirement}")
