@@ -231,7 +231,7 @@ def make_r2d2(env: EnvLike, **keywords: Any) -> Agent:
         )
     stored = resolve_replay(replay, prepared.env, config, before=1, after=config.rows_behind)
     setup = replace(prepared.setup, replay=stored)
-    if callable(replay):
+    if replay is not None:
         check_sequences(replay, setup)
     algorithm = partial(setup.algorithm, init=init, policy=policy, act=act, observe=observe, learn=learn)
     return prepared.bind(algorithm(transferable_fields=("params", "target_params", "statistics")))

@@ -31,6 +31,7 @@ from jaxrl.replay.hindsight import hindsight_replay
 from jaxrl.replay.options import Future
 from jaxrl.rollout.inputs import example_input
 from jaxrl.settings.aliases import listed, nearest
+from jaxrl.settings.options import option_fields
 from jaxrl.spaces.goals import check_goals
 from jaxrl.spaces.trees import same_shapes, show_shapes
 from jaxrl.types import Env, HostEnv, Model, PyTree, Rollout
@@ -356,12 +357,14 @@ def resolve_replay(replay: Any, env: Env | HostEnv, config: ReplayConfig, *, bef
     If the settings ask for ``hindsight``, the replay is wrapped in ``hindsight_replay``.
 
     Args:
-      replay: a ``ReplayFn``; otherwise the replay is that of the option ``config.replay``.
+      replay: a ``ReplayFn``; None: that of the option ``config.replay``.
     """
     sizes = (config.buffer_size // config.num_envs, config.num_envs, config.rollout_length)
-    requirement = "must be a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, such as "
-    requirement += "jaxrl.replay.uniform.uniform_replay"
-    function = replay if callable(replay) else config.replay.function  # type: ignore[attr-defined]
+    kind: Any = type(config)
+    options = "".join(f"{option.__name__}(…), " for option in option_fields(kind).get("replay", ()))
+    requirement = f"must be {options}or a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> "
+    requirement += "Replay, such as jaxrl.replay.uniform.uniform_replay"
+    function = config.replay.function if replay is None else replay  # type: ignore[attr-defined]
     if not callable(function) or not _takes(function, *sizes, before=before, after=after):
         raise TypeError(f"replay={show(replay)} {requirement}")
 

@@ -20,6 +20,7 @@ from jaxrl.registry import ALGORITHMS
 from jaxrl.replay import ReplayFn
 from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.docstrings import entries, with_entries
+from jaxrl.settings.options import Option
 from jaxrl.types import Agent, EnvLike, Model
 
 Family = TypeVar("Family", bound=Callable[..., Agent])
@@ -81,7 +82,7 @@ def replay_keywords(
     *,
     model: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
-    replay: ReplayFn | None = None,
+    replay: ReplayFn | Option | str | Mapping[str, Any] | None = None,
     schedules: Mapping[str, Schedule] | None = None,
     axis_name: str | None = None,
     **settings: Any,
@@ -89,8 +90,8 @@ def replay_keywords(
     """Keywords of Q-learning with replay.
 
     Args:
-      replay: a ``ReplayFn``, (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, called with
-        ``before=1`` and ``after=n_step``; default: ``uniform_replay``.
+      replay: ``Uniform()`` or ``Prioritized()`` of ``jaxrl.options``; or a ``ReplayFn``, (capacity per environment, num_envs,
+        rows_per_add, *, before, after) -> Replay, called with ``before=1`` and ``after=n_step``. Default: ``Uniform()``.
     """
     raise NotImplementedError
 
@@ -101,7 +102,7 @@ def actor_critic_replay_keywords(
     model: Model | ModelFn | ModelArguments | None = None,
     critic: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
-    replay: ReplayFn | None = None,
+    replay: ReplayFn | Option | str | Mapping[str, Any] | None = None,
     schedules: Mapping[str, Schedule] | None = None,
     axis_name: str | None = None,
     **settings: Any,
@@ -116,7 +117,7 @@ def actor_critic_replay_keywords(
       critic: each critic: arguments of ``jaxrl.models.action_value``; or a memoryless Model with the same inputs and outputs; or
         a function of both spaces that returns one. Default: as the policy.
       optimizer: hyperparams -> optax transformation, or a transformation itself, for policy and critics; default: clipped Adam.
-      replay: a ``ReplayFn``, as in ``make_dqn``, such as ``prioritised_replay``; default: ``uniform_replay``.
+      replay: ``Uniform()``, ``Prioritized()`` or a ``ReplayFn``, as in ``make_dqn``.
 
     Raises:
       ValueError: sizes that do not fit together, hyperparameters out of range, settings without effect, a Box without bounds.
@@ -150,7 +151,7 @@ def split_keywords(builder: Callable[..., Agent], keywords: Mapping[str, Any]) -
     parts = {p.name: keywords.get(p.name, p.default) for p in named}
     settings = {name: value for name, value in keywords.items() if name not in parts}
     replay = parts.get("replay")
-    if replay is not None and (not callable(replay) or hasattr(replay, "is_option")):  # also the class of an option
+    if isinstance(replay, str | Mapping) or hasattr(replay, "is_option"):  # also a class by mistake, for its error
         settings["replay"], parts["replay"] = replay, None
     return settings, parts
 

@@ -81,7 +81,8 @@ def hint_for(config: type, name: str, allowed: Sequence[str]) -> str:
     if (found := fields.get(name, known[0])) in dotted:
         note = f" ({known[1]})" if known[0] == found and known[1] else ""
         return f" It is a field of an option: {written(config, found)}{note}."
-    if not known[0] and (close := difflib.get_close_matches(name, fields, 1, 0.8)):
+    close = difflib.get_close_matches(name, {*allowed, *fields}, 1, 0.8)
+    if close and not known[0] and close[0] not in allowed:
         return f" Did you mean {written(config, fields[close[0]])}?"
     hint = belongs_to_run(name) or nearest(name, sorted(allowed))
-    return hint_or(hint, f"Settings: {sorted(allowed)}.")
+    return hint_or(hint, f"Settings: {sorted({*allowed})}.")

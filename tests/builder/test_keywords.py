@@ -10,6 +10,7 @@ import pytest
 import jaxrl
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
 from jaxrl.registry import ALGORITHMS
+from jaxrl.replay.options import Prioritized
 from jaxrl.settings.docstrings import entries
 from jaxrl.types import Agent, EnvLike
 
@@ -43,6 +44,12 @@ def test_parts_are_the_keywords_of_the_family_and_others_are_settings() -> None:
     settings, parts = split_keywords(make_mine, {"gamma": 0.9, "replay": 1, "extra_losses": 2})
     assert settings == {"gamma": 0.9, "extra_losses": 2}
     assert list(parts.items()) == [("model", None), ("optimizer", None), ("replay", 1), ("schedules", None), ("axis_name", None)]
+
+
+@pytest.mark.parametrize("replay", ["prioritized", {"exponent": 0.5}, Prioritized(), Prioritized])
+def test_an_option_of_replay_is_a_setting(replay: Any) -> None:
+    settings, parts = split_keywords(make_mine, {"gamma": 0.9, "replay": replay})
+    assert settings == {"gamma": 0.9, "replay": replay} and parts["replay"] is None
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
