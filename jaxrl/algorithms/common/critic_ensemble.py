@@ -13,8 +13,8 @@ import optax
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.q_learning import PRIORITIES
-from jaxrl.builder.config import RolloutConfig
-from jaxrl.builder.setup import AlgorithmSetup
+from jaxrl.builder.config import ReplayConfig
+from jaxrl.builder.replay_setup import ReplaySetup, in_parts
 from jaxrl.optimize import packing
 from jaxrl.optimize.gradients import mean_gradient, valid_mean
 from jaxrl.replay import Draw
@@ -27,7 +27,7 @@ from jaxrl.types import Array, Key, Model, PyTree, StepInput
 from jaxrl.xla import fast_random
 from jaxrl.xla.copies import repeated
 
-C = TypeVar("C", bound=RolloutConfig)
+C = TypeVar("C", bound=ReplayConfig)
 
 
 class ActorCriticPair(NamedTuple):
@@ -69,11 +69,11 @@ class Ensemble(Option):
         return td_loss(outputs, target, batch, axis_name)
 
 
-@dataclass(frozen=True)
-class ActorCriticSetup(AlgorithmSetup[C]):
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticSetup(ReplaySetup[C]):
     """Setup of an algorithm with a policy (``model``) and an ensemble of critics."""
 
-    critic: Model = None  # type: ignore[assignment]
+    critic: Model
     """Model of a single critic; ``jaxrl.models.action_value`` documents its inputs."""
 
 
@@ -104,7 +104,7 @@ class NetworkOptimizer(NamedTuple):
         return optax.apply_updates(params, self.unpack(updates)), state, metrics
 
 
-def networks(setup: AlgorithmSetup[Any], params: ActorCriticPair, hyperparams: Any) -> ActorCriticPair:
+def networks(setup: ActorCriticSetup[Any], params: ActorCriticPair, hyperparams: Any) -> ActorCriticPair:
     """Return a ``NetworkOptimizer`` for the policy, at ``actor_learning_rate``, and one for the critics."""
     rates = (hyperparams._replace(learning_rate=hyperparams.actor_learning_rate), hyperparams)
     parts = zip(rates, params, strict=True)
@@ -137,11 +137,8 @@ def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Cr
     """
     config, space, batch = setup.config, setup.action_space, ()
     if not setup.replay.prioritised:
-        batch = setup.per_update(batch_of(setup, learner, learner.replay, setup.draw(learner), gamma))
-    key = setup.stream(learner, NOISE)
-    if setup.axis_name is not None:
-        key = jax.random.fold_in(key, jax.lax.axis_index(setup.axis_name))
-    noise_key, network_key = jax.random.split(key)
+        batch = in_parts(batch_of(setup, learner, learner.replay, setup.draw(learner), gamma), config.updates_per_iteration)
+    noise_key, network_key = jax.random.split(setup.device_key(setup.stream(learner, NOISE)))
     noise = jnp.zeros((config.updates_per_iteration, 2, 0))
     if isinstance(space, spaces.Box):
         shape = (config.updates_per_iteration, 2, setup.device_batch_size, math.prod(space.shape))

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.exploration.epsilon_greedy import epsilon_greedy, falling_epsilon, spread_epsilon
 from jaxrl.models import split_mask
@@ -54,7 +55,7 @@ PRIORITIES = "priorities"
 """Key in the metrics of a loss for the priorities of the drawn rows, f32[batch_size]. They are not logged."""
 
 
-def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any, example: Any) -> TargetLearner:
+def init(setup: ReplaySetup[Any], key: Key, hyperparams: Any, example: Any) -> TargetLearner:
     """Initialise the learner, with identical online and target networks and a replay for rows like ``example``, unbatched."""
     learner = setup.init_learner(key, hyperparams)
     target_params = jax.tree.map(jnp.copy, learner.params)
@@ -62,7 +63,7 @@ def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any, example: Any) -
 
 
 def learn(
-    setup: AlgorithmSetup[Any],
+    setup: ReplaySetup[Any],
     learner: TargetLearner,
     hyperparams: Any,
     loss: Callable[..., tuple[Array, dict[str, Array]]],
@@ -75,8 +76,8 @@ def learn(
     Args:
       hyperparams: ``setup.current(learner)``.
       loss: (params, target_params, batch, *others) -> (loss, scalars to log with ``PRIORITIES``).
-      batch: (replay's state, draw) -> the update's batch, as in ``AlgorithmSetup.scan_updates``.
-      others: further inputs of the loss, as in ``AlgorithmSetup.scan_updates``.
+      batch: (replay's state, draw) -> the update's batch, as in ``ReplaySetup.scan_updates``.
+      others: further inputs of the loss, as in ``ReplaySetup.scan_updates``.
     """
     config = setup.config
     optimise, (pack, unpack) = setup.optimizer(hyperparams), packing(setup.optimizer, learner.params)
