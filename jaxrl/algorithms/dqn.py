@@ -47,7 +47,6 @@ from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
-from jaxrl.xla.fast_random import fold_in
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,8 @@ def act(
     if keys is not None and config.noise is not None:  # each environment draws separate noise, independent of the batch
         apply_to_row = lambda row, key: setup.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], row), key=key)[1]  # noqa: E731
         # Far from 0 and 1: the action is drawn with split(key), and split(key)[i] equals fold_in(key, i).
-        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(apply_to_row)(inputs, jax.vmap(fold_in, (0, None))(keys, 2**31 - 1)))
+        row_keys = fold_each(keys, jnp.full_like(env_id, 2**31 - 1))
+        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(apply_to_row)(inputs, row_keys))
     else:
         carry, outputs = setup.model.apply(policy.params, carry, inputs)
     q_values = config.head.functions.values(outputs, inputs.obs)

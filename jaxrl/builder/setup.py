@@ -35,19 +35,22 @@ from jaxrl.builder.components import (
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.settings import check_scheduled, split_settings
 from jaxrl.builder.spec import agent_spec, brief
+from jaxrl.distributions import Distribution, sample_each
 from jaxrl.envs.resolve import resolve_env
 from jaxrl.exploration.action_noise import hold_noise
 from jaxrl.intrinsic.part import Intrinsic, exploring
 from jaxrl.metrics import scalars
-from jaxrl.optimize import OptimizerFn, clipped_adam, learning_rate_metric, packing
-from jaxrl.optimize.gradients import LossFn, mean_gradient
+from jaxrl.optimize import OptimizerFn, clipped_adam, learning_rate_metric
+from jaxrl.optimize.descent import Descent, descent
+from jaxrl.optimize.gradients import LossFn, mean_gradient, valid_mean
 from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.schedules import Schedule, check_schedules, scheduled
 from jaxrl.registry import title_of
-from jaxrl.rollout.collect import example_rollout
+from jaxrl.rollout.collect import example_rollout, fold_each
 from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.running_statistics import normalize_inputs
 from jaxrl.settings.validation import merge_hyperparams
+from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.spaces.trees import same_shapes, show_shapes
 from jaxrl.types import (
     Agent,
@@ -102,8 +105,12 @@ class AlgorithmSetup(Generic[C]):
         model_key, learner_key = jax.random.split(key)
         example = example_input(self.observation_space, self.action_space)
         params = self.model.init(model_key, normalize_inputs(statistics, example))
-        opt_state = self.optimizer(hyperparams).init(packing(self.optimizer, params).pack(params))
+        opt_state = self.descent(hyperparams, params).init(params)
         return Learner(params, opt_state, hyperparams, statistics, learner_key, jnp.zeros((), jnp.int32))
+
+    def descent(self, hyperparams: Any, params: PyTree, *, single_steps: bool = False) -> Descent:
+        """Return the optimiser's steps on parameters of these shapes. ``jaxrl.optimize.descent`` documents ``single_steps``."""
+        return descent(self.optimizer, hyperparams, params, self.axis_name, single_steps=single_steps)
 
     def update_key(self, learner: LearnerState) -> Key:
         """Return the random key of this update, the same on all devices."""
@@ -112,6 +119,18 @@ class AlgorithmSetup(Generic[C]):
     def device_key(self, key: Key) -> Key:
         """Return a random key for this device alone; without a device axis ``key`` itself."""
         return key if self.axis_name is None else jax.random.fold_in(key, jax.lax.axis_index(self.axis_name))
+
+    def sample(self, distribution: Distribution, key: Key, env_id: Array) -> Array:
+        """Draw an action from a distribution, [B], for each environment. Its draw depends on its id, but not on the batch."""
+        return sample_each(distribution, fold_each(key, env_id))
+
+    def to_environment(self, action: Array) -> Array:
+        """Convert actions from the model's units to the environment's (``jaxrl.spaces.action_scaling``)."""
+        return to_environment(self.action_space, action)
+
+    def valid_mean(self, valid: Array) -> Callable[[Array], Array]:
+        """Return a function that maps rows to their mean over valid rows of all devices (``jaxrl.optimize.gradients``)."""
+        return valid_mean(valid, self.axis_name)
 
     def stream(self, learner: Any, number: int) -> Key:
         """Return the key of a random stream of this update, the same on all devices and independent of ``update_key``.
@@ -126,6 +145,14 @@ class AlgorithmSetup(Generic[C]):
         rate added."""
         rate = learning_rate_metric(self.optimizer, hyperparams, learner.params)
         return learner._replace(version=learner.version + 1, **fields), scalars({**metrics, **rate})  # type: ignore[attr-defined]
+
+    def descend(
+        self, learner: L, hyperparams: Any, loss: Callable[[PyTree], tuple[Array, dict[str, Array]]]
+    ) -> tuple[L, Metrics]:
+        """Return the result of an update with one gradient step along ``loss(params) -> (loss, scalars to log)``."""
+        descent = self.descent(hyperparams, learner.params)
+        progress, metrics = descent.step(loss, descent.start(learner.params, learner.opt_state))
+        return self.updated(learner, hyperparams, metrics, **descent.finish(progress))
 
     def gradient(self, loss: Callable[[PyTree], tuple[Array, dict[str, Array]]], policy: Policy) -> tuple[PyTree, Metrics]:
         """Return the result of ``Algorithm.gradients`` for ``loss(params) -> (loss, scalars to log)``.
@@ -203,10 +230,8 @@ def apply(setup: AlgorithmSetup[Any], learner: Any, gradient: PyTree) -> Any:
             f"gradient is {show_shapes(gradient)}, but the parameters are {show_shapes(learner.params)}: pass the result of "
             "gradients from an agent with the same model, for one seed (or use jax.vmap(apply) over learners and gradients)"
         )
-    pack, unpack = packing(setup.optimizer, learner.params)
-    packed = pack(learner.params)
-    updates, opt_state = setup.optimizer(setup.current(learner)).update(pack(gradient), learner.opt_state, packed)
-    params = unpack(optax.apply_updates(packed, updates))
+    descent = setup.descent(setup.current(learner), learner.params)
+    params, opt_state = descent.apply(gradient, learner.params, learner.opt_state)
     return learner._replace(params=params, opt_state=opt_state, version=learner.version + 1)
 
 

@@ -181,7 +181,7 @@ def init_networks(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> t
     critic = jax.vmap(setup.critic.init, in_axes=(0, None))(jnp.stack(critic_keys), seen._replace(prev_action=inputs.prev_action))
     params = ActorCriticPair(setup.model.init(actor_key, inputs), critic)
     nets = networks(setup, params, hyperparams)
-    return params, ActorCriticPair(*(net.optimise.init(net.pack(part)) for net, part in zip(nets, params, strict=True)))
+    return params, ActorCriticPair(*(net.init(part) for net, part in zip(nets, params, strict=True)))
 
 
 def init_replay(setup: ReplaySetup[Any]) -> Any:

@@ -12,8 +12,7 @@ from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.exploration.epsilon_greedy import epsilon_greedy, falling_epsilon, spread_epsilon
 from jaxrl.models import split_mask
-from jaxrl.optimize import packing
-from jaxrl.optimize.gradients import descend
+from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay import Draw
 from jaxrl.rollout.collect import fold_each
@@ -80,22 +79,18 @@ def learn(
       others: further inputs of the loss, as in ``ReplaySetup.scan_updates``.
     """
     config = setup.config
-    optimise, (pack, unpack) = setup.optimizer(hyperparams), packing(setup.optimizer, learner.params)
+    descent = setup.descent(hyperparams, learner.params)
     # Modulo first, because the count of all updates may not fit in 32 bits.
     first = (learner.version % config.target_update_interval) * config.updates_per_iteration
 
-    def update_once(carry: tuple[PyTree, PyTree, PyTree], update_inputs: tuple[Any, ...]) -> Any:
-        (packed, target, opt_state), (index, *rest) = carry, update_inputs
-        loss_of = lambda p: loss(unpack(p), unpack(target), *rest)  # noqa: E731
-        packed, opt_state, metrics = descend(loss_of, optimise, packed, opt_state, setup.axis_name)
+    def update_once(progress: Progress, update_inputs: tuple[Any, ...]) -> Any:
+        (index, *rest), target = update_inputs, descent.target_params(progress)
+        progress, metrics = descent.step(lambda params: loss(params, target, *rest), progress)
         priorities = metrics.pop(PRIORITIES)
-        # where, applied to the parameters only: under vmap, a cond on the state would become a select of all of it.
         step = jnp.where((first + index + 1) % config.target_update_interval == 0, hyperparams.tau, 0.0)
-        target = jax.tree.map(lambda p, t: jnp.where(step == 1.0, p, t + step * (p - t)), packed, target)
-        return (packed, target, opt_state), (metrics, priorities)
+        return descent.move_target(progress, step), (metrics, priorities)
 
-    start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
-    (packed, target, opt_state), replay, metrics = setup.scan_updates(learner, update_once, start, batch, *others)
+    start = descent.start(learner.params, learner.opt_state, learner.target_params)
+    progress, replay, metrics = setup.scan_updates(learner, update_once, start, batch, *others)
     metrics["charts/epsilon"] = epsilon(setup, learner)
-    fields = {"params": unpack(packed), "target_params": unpack(target), "opt_state": opt_state, "replay": replay}
-    return setup.updated(learner, hyperparams, metrics, **fields)
+    return setup.updated(learner, hyperparams, metrics, **descent.finish(progress), replay=replay)
