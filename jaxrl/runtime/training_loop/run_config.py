@@ -23,6 +23,7 @@ from jaxrl.types import Agent, HostEnv
 ON_NAN = ("drop", "stop")
 
 
+@dataclass(frozen=True)
 class Settings:
     """Base of ``RunConfig`` and its groups, which are frozen dataclasses. A field is a keyword of ``run``, or a group of them.
 
@@ -34,7 +35,7 @@ class Settings:
     def of(cls, keywords: Mapping[str, Any]) -> Self:
         """Return the settings with these values, by name, and defaults for the others."""
         values = {}
-        for each in fields(cls):  # type: ignore[arg-type]
+        for each in fields(cls):
             if isinstance(each.default, Settings):
                 values[each.name] = each.default.of(keywords)
             elif each.name in keywords:
@@ -47,7 +48,7 @@ class Settings:
         Fields that were ``added`` after runs had been recorded without them are omitted at their defaults.
         """
         data: dict[str, Any] = {}
-        for each in fields(self):  # type: ignore[arg-type]
+        for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, Settings):
                 data |= value.as_plain(compared=compared)
@@ -64,7 +65,7 @@ class Settings:
 def setting_fields(source: type[Settings]) -> dict[str, tuple[type[Settings], dataclasses.Field[Any]]]:
     """Return the settings of a class and of its groups: name -> (class, field)."""
     found: dict[str, tuple[type[Settings], dataclasses.Field[Any]]] = {}
-    for each in fields(source):  # type: ignore[arg-type]
+    for each in fields(source):
         found |= setting_fields(type(each.default)) if isinstance(each.default, Settings) else {each.name: (source, each)}
     return found
 

@@ -76,7 +76,7 @@ def with_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def values(settings: Settings) -> Iterator[tuple[str, Any]]:
-    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
+    for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         yield from values(value) if isinstance(value, Settings) else [(field.name, value)]
 
