@@ -287,6 +287,7 @@ READ_BY_OPTIMIZERS = {
     "learning_rate": "optax.adamw(hp.learning_rate)",
     "max_grad_norm": "optax.chain(optax.clip_by_global_norm(hp.max_grad_norm), optax.adamw(hp.learning_rate))",
     "adam_eps": "optax.adamw(hp.learning_rate, eps=hp.adam_eps)",
+    "adam_b1": "optax.adamw(hp.learning_rate, b1=hp.adam_b1)",
 }
 """Hyperparameters that only the optimiser uses, each with an example of an optimiser that uses it."""
 

@@ -40,13 +40,13 @@ def is_elementwise(optimizer: OptimizerFn) -> bool:
 def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
     """Return Adam (Kingma & Ba 2015) at ``learning_rate``, after clipping the gradient's global norm to ``max_grad_norm``.
 
-    ε is the hyperparameter ``adam_eps`` of algorithms that have it, else 1e-5.
+    ε and β₁ are the hyperparameters ``adam_eps`` and ``adam_b1`` of algorithms that have them, else 1e-5 and 0.9.
     """
-    adam = _adam(hyperparams.learning_rate, getattr(hyperparams, "adam_eps", 1e-5))
+    adam = _adam(hyperparams.learning_rate, getattr(hyperparams, "adam_eps", 1e-5), getattr(hyperparams, "adam_b1", 0.9))
     return optax.chain(_clip_by_global_norm(hyperparams.max_grad_norm), adam)
 
 
-def _adam(learning_rate: Array, eps: Array | float, b1: float = 0.9, b2: float = 0.999) -> optax.GradientTransformation:
+def _adam(learning_rate: Array, eps: Array | float, b1: Array | float, b2: float = 0.999) -> optax.GradientTransformation:
     """optax's Adam with the bias corrections of both moments in one array: apart, each is a separate kernel."""
 
     def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:

@@ -18,6 +18,7 @@ EntCoef = Annotated[float, _NON_NEGATIVE, "Weight of the entropy bonus."]
 VfCoef = Annotated[float, _NON_NEGATIVE, "Weight of the value loss."]
 MaxGradNorm = Annotated[float, _POSITIVE, "Clip the gradient to this global norm."]
 AdamEps = Annotated[float, _POSITIVE, "Adam's ε."]
+AdamB1 = Annotated[float, Range(0, 0.999), "Adam's β₁: the decay of its running mean of gradients."]
 Tau = Annotated[
     float, Range(0, 1, open_low=True), "Step of a target network towards its network at each change, as a fraction; 1 copies."
 ]

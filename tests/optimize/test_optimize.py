@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -185,6 +185,22 @@ def test_the_gradient_is_clipped_by_its_global_norm() -> None:
     optaxs = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
     kept = optaxs.init(jax.tree.map(jnp.asarray, gradients[0]))
     assert jax.tree.structure(state) == jax.tree.structure(kept) and int(state[1][0].count) == 2  # old checkpoints resume
+
+
+def test_adam_reads_eps_and_beta_of_algorithms_that_have_them() -> None:
+    class WithBeta(NamedTuple):
+        learning_rate: float = 0.1
+        max_grad_norm: float = 1e3
+        adam_eps: float = 1e-3
+        adam_b1: float = 0.5
+
+    gradients, theirs = np.float32([[0.3, -0.2], [0.1, 0.4], [-0.5, 0.0]]), optax.adam(0.1, b1=0.5, eps=1e-3)
+    ours = clipped_adam(WithBeta())
+    state, other = ours.init(jnp.zeros(2)), theirs.init(jnp.zeros(2))
+    for gradient in gradients:
+        updates, state = ours.update(gradient, state)
+        expected, other = theirs.update(gradient, other)
+        np.testing.assert_allclose(updates, expected, rtol=1e-5)
 
 
 @pytest.mark.slow
