@@ -301,11 +301,38 @@ class Model(NamedTuple):
     unroll: ApplyFn
     """The same over time: inputs [T, B]. Encodes all T·B rows at once and scans only the core."""
     initial_carry: InitialCarryFn
+    train: TrainFn | None = None
+    """Only in a memoryless model that learns statistics, such as the moments of batch normalisation. Then ``init`` returns
+    ``Variables``, ``apply`` takes them in place of parameters, and its outputs use these statistics. Algorithms that learn no
+    statistics refuse such a model."""
+
+
+class Variables(NamedTuple):
+    """Parameters of a model with ``train``, and the statistics that it learns. Only parameters have gradients."""
+
+    params: PyTree
+    statistics: PyTree
 
 
 class InitModelFn(Protocol):
     def __call__(self, key: Key, inputs: StepInput, /) -> PyTree:
         """Return parameters, given example inputs of one row, [B]."""
+        ...
+
+
+class TrainFn(Protocol):
+    def __call__(
+        self, variables: Variables, inputs: StepInput, /, valid: Array, key: Key | None = None, axis_name: str | None = None
+    ) -> tuple[Any, PyTree]:
+        """Return ``(outputs, statistics)`` for learning from a batch, whose rows may influence each other: the outputs use the
+        statistics of the batch, and the returned statistics, to be used next, have learnt from it.
+
+        Args:
+          inputs: [B].
+          valid: bool[B], the rows that count. Others enter no statistic, and their outputs are ignored.
+          key: as in ``ApplyFn``.
+          axis_name: device axis over which the batch is divided. Statistics are those of all rows, the same on all devices.
+        """
         ...
 
 
@@ -334,7 +361,7 @@ class Policy(NamedTuple):
 
     params: PyTree
     statistics: PyTree
-    """Normalisation statistics used for acting; () if there are none."""
+    """Statistics used for acting: of normalisation, or those that the model learns; () if there are none."""
     exploration: PyTree
     """Exploration state used with ``explore=True``, such as epsilon; () if there is none."""
     version: Array

@@ -30,11 +30,12 @@ from jaxrl.replay import Replay
 from jaxrl.replay.hindsight import hindsight_replay
 from jaxrl.replay.options import Future
 from jaxrl.rollout.inputs import example_input
+from jaxrl.rollout.outputs import split_variables
 from jaxrl.settings.aliases import listed, nearest
 from jaxrl.settings.options import option_fields
 from jaxrl.spaces.goals import check_goals
 from jaxrl.spaces.trees import same_shapes, show_shapes
-from jaxrl.types import Env, HostEnv, Model, PyTree, Rollout
+from jaxrl.types import Env, HostEnv, Model, PyTree, Rollout, TrainFn, Variables
 
 ModelFn: TypeAlias = Callable[[spaces.Space, spaces.Space], Model]
 ModelArguments: TypeAlias = Mapping[str, Any]
@@ -170,7 +171,7 @@ def resolve_model(model: Model | ModelFn | None, default: ModelFn, env: Env | Ho
         if not isinstance(resolved, Model):
             raise TypeError(f"{shown} gives {show(resolved)} for the spaces of {env.name}, and must be {MODEL}")
     for part, value in resolved._asdict().items():
-        if not callable(value):
+        if not callable(value) and (part, value) != ("train", None):
             fix = ": lambda batch_size: () for a model without memory" if part == "initial_carry" else ""
             raise TypeError(f"{shown}: its {part} is {show(value)}, and must be a function{fix}")
     return resolved._replace(apply=_with_key(resolved.apply), unroll=_with_key(resolved.unroll))
@@ -235,7 +236,36 @@ def model_output(argument: Any, model: Model, env: Env | HostEnv, *, unrolled: b
                 f"{label} unroll over two rows gives {show_shapes(outputs[1])}, and apply {show_shapes(outputs[0])} for one: "
                 "unroll must return the same outputs with a leading time axis"
             )
+    if model.train is not None:
+        _check_training(label, on_spaces, model.train, params, inputs, outputs[0])
     return outputs[0]
+
+
+def _check_training(label: str, on_spaces: str, train: TrainFn, variables: PyTree, inputs: PyTree, outputs: PyTree) -> None:
+    """Raise TypeError if a model's ``train`` fails, or returns the wrong structure. All arguments are shapes."""
+    if not isinstance(variables, Variables):
+        raise TypeError(f"{label} init must return Variables(params, statistics), because the model has a function train")
+    valid = jax.ShapeDtypeStruct((1,), bool)
+    out = attempt(f"{label} train(variables, inputs, valid) {on_spaces}", train, variables, inputs, valid)
+    if not (isinstance(out, tuple) and len(out) == 2 and same_shapes(out, (outputs, variables.statistics))):
+        raise TypeError(
+            f"{label} train returned {show_shapes(out)}; it must return (outputs, statistics), with the outputs of apply, "
+            f"{show_shapes(outputs)}, and the statistics of init, {show_shapes(variables.statistics)}"
+        )
+
+
+def check_statistics(algorithm: str, model: Model, name: str = "model") -> None:
+    """Raise TypeError if a model learns statistics, for an algorithm that learns none.
+
+    Args:
+      algorithm: the algorithm's title.
+      name: the builder's keyword.
+    """
+    if model.train is not None:
+        raise TypeError(
+            f"{algorithm} learns parameters alone, but {name} has statistics to learn, as batch normalisation does: use layer "
+            "normalisation"
+        )
 
 
 def is_recurrent(model: Model) -> bool:
@@ -320,7 +350,7 @@ def resolve_optimizer(
     if not callable(function) or not _takes(function, hyperparams):
         raise TypeError(f"{label} must be {OPTIMIZER}")
     inputs = jax.eval_shape(lambda: example_input(env.observation_space, env.action_space))
-    params = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs)
+    params = split_variables(jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)), inputs))[0]
     try:
         read, (state, updates, after) = settings_read(function, hyperparams, params)
     except Exception as error:

@@ -23,6 +23,7 @@ from jaxrl.builder.components import (
     check_actions,
     check_intrinsic,
     check_loss,
+    check_statistics,
     is_recurrent,
     model_output,
     resolve_intrinsic,
@@ -295,6 +296,7 @@ def prepare(
     parts: Mapping[str, Any],
     *,
     memory: bool = False,
+    statistics: bool = False,
 ) -> PreparedAgent[C]:
     """Check and resolve a builder's arguments: settings, environment, model, optimiser, schedules and losses.
 
@@ -308,6 +310,7 @@ def prepare(
       default_model: function of both spaces that makes the default model.
       parts: all other keywords of the builder: ``model``, ``optimizer``, ``schedules``, ``axis_name`` and any others.
       memory: the algorithm can train recurrent models, so it calls the model's ``unroll``, not only ``apply``.
+      statistics: the algorithm learns the statistics of models that have some, so it calls ``train_model``.
 
     Raises:
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, action space or part.
@@ -323,6 +326,8 @@ def prepare(
     model = resolve_model(as_network(parts["model"], default_model, network), network, bound)
     if (recurrent := is_recurrent(model)) and not memory:
         raise TypeError(f"{title} learns from single rows, so its model must be memoryless (initial_carry gives ())")
+    if not statistics:
+        check_statistics(title, model)
     losses = resolve_losses(parts.get("extra_losses", ()))
     intrinsic = resolve_intrinsic(parts.get("intrinsic"), bound)
     output = model_output(parts["model"], model, bound, unrolled=memory)

@@ -31,7 +31,7 @@ def describe(part: Any, role: str = "part") -> Any:
     if part is None or isinstance(part, bool | int | float | str):
         return part
     if isinstance(part, Model):
-        return {"model": describe(part._asdict())}
+        return {"model": describe({name: function for name, function in part._asdict().items() if function is not None})}
     if isinstance(part, list | tuple) and not hasattr(part, "_fields"):  # a NamedTuple would be rebuilt as a list
         return [describe(x) for x in part]
     if isinstance(part, Mapping):
@@ -72,7 +72,9 @@ def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), kind: 
         )
     if "model" in data and len(data) == 1:
         functions = rebuild(data["model"], where)
-        if not (isinstance(functions, dict) and set(functions) == set(Model._fields) and all(map(callable, functions.values()))):
+        needed = {*Model._fields} - {*Model._field_defaults}
+        named = isinstance(functions, dict) and needed <= {*functions} <= {*Model._fields}
+        if not (named and all(map(callable, functions.values()))):
             raise ValueError(f"{where} cannot be rebuilt: a Model is the functions {', '.join(Model._fields)}")
         return Model(**functions)
     if "import" in data:

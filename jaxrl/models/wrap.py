@@ -13,8 +13,9 @@ from flax import nnx
 
 from jaxrl.models.initialisers import drawn_at_once
 from jaxrl.rollout.autoreset import expand_mask
+from jaxrl.rollout.outputs import split_variables
 from jaxrl.settings.loadable import component
-from jaxrl.types import Key, Model, PyTree, StepInput
+from jaxrl.types import Array, Key, Model, PyTree, StepInput, Variables
 
 Forward = Callable[[PyTree, PyTree, StepInput, Key | None], tuple[PyTree, Any]]
 """One step of a module: (params, carry, inputs, key) -> (carry, outputs)."""
@@ -22,7 +23,11 @@ Forward = Callable[[PyTree, PyTree, StepInput, Key | None], tuple[PyTree, Any]]
 
 @component("model", home="jaxrl.models")
 def from_linen(
-    module: nn.Module, *, initial_carry: Callable[[int], PyTree] | None = None, rngs: Sequence[str] = ("dropout", "noise")
+    module: nn.Module,
+    *,
+    initial_carry: Callable[[int], PyTree] | None = None,
+    rngs: Sequence[str] = ("dropout", "noise"),
+    statistics: Sequence[str] = (),
 ) -> Model:
     """Return the ``Model`` of a linen module.
 
@@ -32,28 +37,50 @@ def from_linen(
       initial_carry: batch_size -> the carry at the start of an episode, leaves [B, ...]; None for a module without memory.
       rngs: names of the module's rng streams. They exist only when the model is given a key, which ``self.has_rng("dropout")``
         can check.
+      statistics: names of the module's collections of variables that learning changes, such as ("batch_stats",) of
+        ``flax.linen.BatchNorm``. Learning then calls the module with two further keywords: ``valid``, bool[B], for the rows that
+        count, and ``axis_name``. Acting calls it without them. Excludes ``initial_carry``.
 
     Raises:
       TypeError: ``module`` is not a linen module, takes an observation in place of a ``StepInput``, or has variables other than
-        parameters (such as batch statistics).
+        parameters and ``statistics``.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"module={module!r} must be an instance of a flax.linen.Module; use from_nnx for modules of flax.nnx")
+    if statistics and initial_carry is not None:
+        raise TypeError(f"statistics={statistics!r} and initial_carry are mutually exclusive: leave one out")
 
-    def forward(params: PyTree, carry: PyTree, inputs: StepInput, key: Key | None) -> tuple[PyTree, Any]:
-        drawn = None if key is None else {name: jax.random.fold_in(key, i) for i, name in enumerate(rngs)}
+    def streams(key: Key | None) -> dict[str, Key] | None:
+        return None if key is None else {name: jax.random.fold_in(key, i) for i, name in enumerate(rngs)}
+
+    def forward(variables: PyTree, carry: PyTree, inputs: StepInput, key: Key | None) -> tuple[PyTree, Any]:
+        params, learnt = split_variables(variables)
         if initial_carry is None:
-            return carry, module.apply(params, inputs, rngs=drawn)
-        carry, outputs = module.apply(params, carry, inputs, rngs=drawn)
+            return carry, module.apply({**params, **learnt} if statistics else params, inputs, rngs=streams(key))
+        carry, outputs = module.apply(params, carry, inputs, rngs=streams(key))
         return carry, outputs
+
+    def train(
+        variables: Variables, inputs: StepInput, /, valid: Array, key: Key | None = None, axis_name: str | None = None
+    ) -> tuple[Any, PyTree]:
+        rows: dict[str, Any] = {"valid": valid, "axis_name": axis_name}
+        found = {**variables.params, **variables.statistics}
+        outputs, learnt = module.apply(found, inputs, **rows, rngs=streams(key), mutable=list(statistics))
+        return outputs, dict(learnt)
 
     def init(key: Key, inputs: StepInput) -> PyTree:
         before = () if initial_carry is None else (initial_carry(inputs.is_first.shape[0]),)
         variables = _called(module, partial(module.init, key, *before), inputs)
-        _only_parameters(type(module).__name__, set(variables) - {"params"})
-        return drawn_at_once(key, variables)
+        _only_parameters(type(module).__name__, set(variables) - {"params", *statistics}, "statistics=('batch_stats',)")
+        if not statistics:
+            return drawn_at_once(key, variables)
+        if lacking := [name for name in statistics if name not in variables]:
+            raise TypeError(f"statistics={statistics!r}: {type(module).__name__} has no variables {', '.join(lacking)}")
+        learnt = {name: variables[name] for name in statistics}
+        return Variables(drawn_at_once(key, {"params": variables.get("params", {})}), learnt)
 
-    return _model(init, forward, initial_carry)
+    model = _model(init, forward, initial_carry)
+    return model._replace(train=train) if statistics else model
 
 
 @component("model", home="jaxrl.models")
@@ -150,11 +177,11 @@ def _model(init: Callable[[Key, StepInput], PyTree], forward: Forward, initial_c
     return Model(init, apply, unroll, initial_carry)
 
 
-def _only_parameters(name: str, others: set[str]) -> None:
+def _only_parameters(name: str, others: set[str], argument: str = "from_linen with statistics=('batch_stats',)") -> None:
     if others:
         raise TypeError(
-            f"{name} has {', '.join(sorted(others))} in addition to its parameters, but a Model can only change its parameters "
-            "and its carry: use, for example, layer instead of batch normalisation"
+            f"{name} has {', '.join(sorted(others))} in addition to its parameters, but only parameters, a carry and declared "
+            f"statistics can change: use layer instead of batch normalisation, or {argument}"
         )
 
 

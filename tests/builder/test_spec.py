@@ -232,6 +232,10 @@ def test_a_model_of_importable_functions_comes_back() -> None:
     model = Model(linear_init, linear_apply, linear_apply, no_carry)
     agent = small_dqn(ENV, model=model)
     assert_same(agent, build(json.loads(json.dumps(agent.spec))))
+    described = json.loads(json.dumps(describe(model)))
+    assert "train" not in described["model"]  # as in specs written before it existed
+    training = model._replace(train=linear_apply)
+    assert realize(describe(model), trust=["tests"]) == model and realize(describe(training), trust=["tests"]) == training
 
 
 def test_what_a_model_is_made_of_keeps_its_name() -> None:

@@ -126,7 +126,7 @@ def test_rooms_of_the_runtime_look_down_only(name: str) -> None:
 
 SPEED = {
     "cache_blocking": {"jaxrl.optimize.gradients", "jaxrl.rollout.outputs"},
-    "copies": {"jaxrl.models.ensemble"},
+    "copies": {"jaxrl.rollout.outputs"},
     "ordered_collectives": {"jaxrl.agent", "jaxrl.runtime.actors.gradients"},
     "packed_parameters": {"jaxrl.optimize.descent"},
     "packed_scan": {"jaxrl.rollout.collect"},

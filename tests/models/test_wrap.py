@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxrl.builder.components import model_output, resolve_model
 from jaxrl.distributions import Categorical
 from jaxrl.models import ActorCriticOutput, from_linen, from_nnx, orthogonal
-from jaxrl.types import Model, StepInput
+from jaxrl.rollout.outputs import split_variables, train_model, with_statistics
+from jaxrl.types import Model, StepInput, Variables
 from tests.helpers import probes
-from tests.helpers.agents import small_dqn, small_ppo
+from tests.helpers.agents import small, small_dqn, small_ppo
 from tests.helpers.networks import B, T, check_orthogonal, jit, shapes_of_a_step
 
 SIZE = 4
@@ -218,10 +220,97 @@ class NnxBatchNorm(nnx.Module):
         return self.norm(inputs.obs)
 
 
+class LinenTrained(nn.Module):
+    """Flax's batch normalisation, which learns from valid rows; one value for each row."""
+
+    @nn.compact
+    def __call__(self, inputs: StepInput, valid: Any = None, axis_name: str | None = None) -> Any:
+        norm = nn.BatchNorm(use_running_average=valid is None, momentum=0.5, axis_name=axis_name)
+        obs = inputs.obs[0] if isinstance(inputs.obs, tuple) else inputs.obs  # a critic sees the action too
+        x = norm(nn.Dense(2)(obs), mask=None if valid is None else valid[:, None])
+        return nn.Dropout(0.5, deterministic=not self.has_rng("dropout"))(x).sum(-1)
+
+
+def test_statistics_are_apart_from_parameters_and_learn_from_valid_rows() -> None:
+    model = from_linen(LinenTrained(), statistics=("batch_stats",))
+    rng = np.random.default_rng(0)
+    inputs = StepInput(jnp.float32(rng.normal(size=(5, 1))), jnp.zeros(5, jnp.int32), jnp.zeros(5), jnp.zeros(5, bool))
+    valid = jnp.array([True, True, False, True, False])
+    variables = jit(model.init)(jax.random.key(0), inputs)
+    assert isinstance(variables, Variables) and model.train is not None
+    assert {*variables.params} == {"params"} and {*variables.statistics} == {"batch_stats"}
+    kernel = variables.params["params"]["Dense_0"]["kernel"]
+    before = np.asarray(inputs.obs @ kernel)
+    outputs, statistics = jit(model.train)(variables, inputs, valid)
+    learnt, chosen = statistics["batch_stats"]["BatchNorm_0"], before[np.asarray(valid)]
+    np.testing.assert_allclose(learnt["mean"], 0.5 * chosen.mean(0), atol=1e-5)
+    np.testing.assert_allclose(learnt["var"], 0.5 + 0.5 * chosen.var(0), atol=1e-5)
+    np.testing.assert_allclose(outputs, ((before - chosen.mean(0)) / np.sqrt(chosen.var(0) + 1e-5)).sum(-1), atol=1e-3)
+    carry, outputs = jit(model.apply)(Variables(variables.params, statistics), (), inputs)
+    np.testing.assert_allclose(outputs, ((before - learnt["mean"]) / np.sqrt(learnt["var"] + 1e-5)).sum(-1), atol=1e-4)
+    assert carry == ()
+    _, dropped = model.apply(variables, (), inputs, key=jax.random.key(1))
+    assert (dropped != model.apply(variables, (), inputs)[1]).any()
+
+
+def test_statistics_have_no_gradient() -> None:
+    model = from_linen(LinenTrained(), statistics=("batch_stats",))
+    inputs = StepInput(jnp.arange(4.0)[:, None], jnp.zeros(4, jnp.int32), jnp.zeros(4), jnp.zeros(4, bool))
+    params, statistics = split_variables(model.init(jax.random.key(0), inputs))
+
+    def through_statistics(params: Any) -> Any:
+        learnt = train_model(model, with_statistics(params, statistics), inputs, jnp.ones(4, bool))[1]
+        return sum(x.sum() for x in jax.tree.leaves(learnt))
+
+    assert all((x == 0).all() for x in jax.tree.leaves(jit(jax.grad(through_statistics))(params)))
+
+
+def test_an_algorithm_that_learns_no_statistics_refuses_them() -> None:
+    trained = from_linen(LinenTrained(), statistics=("batch_stats",))
+    for make, title in ((small_dqn, "DQN"), (small_ppo, "PPO")):
+        with pytest.raises(TypeError, match=f"{title} learns parameters alone, but model has statistics to learn, as batch"):
+            make(probes.action_choice(), model=trained)
+    with pytest.raises(TypeError, match="SAC learns parameters alone, but critic has statistics to learn, as batch"):
+        small("sac", probes.target_action(), critic=trained)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train": 3}, "its train is 3, and must be a function"),
+        ({"init": lambda key, inputs: {}}, r"init must return Variables\(params, statistics\), because"),
+        (
+            {"train": lambda variables, inputs: None},
+            r"train\(variables, inputs, valid\) on the spaces of .* fails with TypeError",
+        ),
+        (
+            {"train": lambda variables, inputs, valid: (jnp.zeros(2), variables.statistics)},
+            r"train returned .*; it must return \(outputs, statistics\), with the outputs of apply",
+        ),
+        ({"train": lambda variables, inputs, valid: (jnp.zeros(1), ())}, "it must return .* and the statistics of init"),
+    ],
+)
+def test_training_of_the_wrong_kind(change: dict[str, Any], message: str) -> None:
+    def apply(variables: Any, carry: Any, inputs: Any, key: Any = None) -> Any:
+        return carry, jnp.zeros(len(inputs.is_first))
+
+    init, train = lambda key, inputs: Variables({}, {"mean": jnp.zeros(1)}), lambda variables, inputs, valid: 0
+    model = Model(init, apply, apply, lambda batch_size: (), train)._replace(**change)
+    env = probes.target_action()
+    with pytest.raises(TypeError, match=message):
+        model_output(model, resolve_model(model, None, env), env)  # type: ignore[arg-type]
+
+
+def test_collections_that_do_not_fit() -> None:
+    inputs = StepInput(jnp.zeros((1, 1)), jnp.zeros(1, jnp.int32), jnp.zeros(1), jnp.zeros(1, bool))
+    with pytest.raises(TypeError, match=r"statistics=\('moments',\): LinenNet has no variables moments"):
+        from_linen(LinenNet(), statistics=("moments",)).init(jax.random.key(0), inputs)
+    with pytest.raises(TypeError, match=r"statistics=\('moments',\) and initial_carry are mutually exclusive"):
+        from_linen(LinenSum(), initial_carry=start, statistics=("moments",))
+
+
 def test_what_is_no_model_is_refused() -> None:
-    with pytest.raises(
-        TypeError, match=r"LinenBatchNorm has batch_stats in addition to its parameters, .*: use, for example, layer instead of"
-    ):
+    with pytest.raises(TypeError, match=r"LinenBatchNorm has batch_stats .* statistics=\('batch_stats',\)$"):
         small_dqn(probes.action_choice(), model=from_linen(LinenBatchNorm()))
     with pytest.raises(TypeError, match=r"NnxBatchNorm has BatchStat in addition to its parameters"):
         from_nnx(NnxBatchNorm)

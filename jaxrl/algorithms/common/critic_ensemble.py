@@ -15,13 +15,13 @@ from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.replay_setup import ReplaySetup, in_parts
 from jaxrl.exploration.action_noise import standard_normal
-from jaxrl.models.ensemble import apply_ensemble
 from jaxrl.optimize.gradients import valid_mean
 from jaxrl.optimize.minibatches import random_subsets
 from jaxrl.replay import Draw
 from jaxrl.replay.transitions import Transitions, transitions
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.rollout.outputs import apply_ensemble
 from jaxrl.settings.options import Option, option
 from jaxrl.settings.validation import Count, CountOrZero
 from jaxrl.spaces.action_scaling import from_environment

@@ -17,13 +17,23 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, Ensemble, networks
-from jaxrl.builder.components import ModelFn, check_arguments, is_recurrent, model_output, resolve_model, resolve_replay, show
+from jaxrl.builder.components import (
+    ModelFn,
+    check_arguments,
+    check_statistics,
+    is_recurrent,
+    model_output,
+    resolve_model,
+    resolve_replay,
+    show,
+)
 from jaxrl.builder.config import HindsightConfig
 from jaxrl.builder.keywords import split_keywords
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.models import action_value, policy_network
+from jaxrl.registry import title_of
 from jaxrl.replay.transitions import example_row
 from jaxrl.rollout.inputs import example_input
 from jaxrl.settings.validation import Count, Positive, refuse_unused
@@ -69,6 +79,7 @@ def prepare_off_policy(
     keywords: Mapping[str, Any],
     kinds: tuple[type[spaces.Space], ...],
     network: ModelFn = policy_network,
+    statistics: bool = False,
 ) -> tuple[PreparedAgent[C], ActorCriticSetup[C]]:
     """Call ``prepare`` for an algorithm with a policy (``model``), a ``critic`` and a ``replay``.
 
@@ -76,6 +87,7 @@ def prepare_off_policy(
       keywords: those of the builder.
       kinds: the kinds of action space that the algorithm supports.
       network: function of the spaces that makes the default policy network. Other parameters are those of ``prepare``.
+      statistics: the algorithm learns the statistics of a policy or critics that have some.
 
     Returns:
       The prepared agent, and the setup with critic and replay.
@@ -91,7 +103,8 @@ def prepare_off_policy(
         # The arguments are for both networks. Those that a critic does not take are checked by the policy's network.
         takes = inspect.signature(action_value).parameters
         critic = {**{name: value for name, value in model.items() if name in takes}, **(critic or {})}
-    prepared = prepare(builder, env, config, hyperparams, settings, kinds, network, {**parts, "critic": critic})
+    parts = {**parts, "critic": critic}
+    prepared = prepare(builder, env, config, hyperparams, settings, kinds, network, parts, statistics=statistics)
     structure, bound, space = prepared.setup.config, prepared.env, prepared.env.action_space
     if isinstance(space, spaces.Box) and not (space.is_bounded() and np.issubdtype(space.dtype, np.floating)):
         raise ValueError(
@@ -107,6 +120,8 @@ def prepare_off_policy(
         raise ValueError(f"critics={structure.critics.name!r} are for Box actions, and the environment has {space}")
     default_critic = partial(action_value, num_outputs=outputs, **(critic if isinstance(critic, Mapping) else {}))
     resolved = resolve_critic(None if isinstance(critic, Mapping) else critic, default_critic, bound, outputs)
+    if not statistics:
+        check_statistics(title_of(builder.__name__), resolved, "critic")
     replay = resolve_replay(parts["replay"], bound, structure, before=1, after=structure.n_step)
     return prepared, ActorCriticSetup.from_setup(prepared.setup, replay=replay, critic=resolved)
 
