@@ -11,6 +11,7 @@ from functools import partial
 
 from gymnasium import spaces
 
+from jaxrl.models.batch_renorm import BatchRenorm
 from jaxrl.models.config import ActorCriticConfig, QNetworkConfig, configured_by
 from jaxrl.models.control import action_value, deterministic_policy, policy_network
 from jaxrl.models.cores import CORES, recurrent
@@ -30,6 +31,7 @@ __all__ = [
     "CORES",
     "MLP",
     "ActorCriticOutput",
+    "BatchRenorm",
     "ImpalaCNN",
     "MinAtarCNN",
     "NatureCNN",

@@ -144,7 +144,19 @@ class ValueNetworkConfig(QNetworkConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActionValueConfig(NetworkConfig):
+class PolicyNetworkConfig(NetworkConfig):
+    """Keywords of ``policy_network``.
+
+    Args:
+      batch_renorm: normalise the input of each dense layer by ``BatchRenorm`` (Ioffe 2017; Bhatt et al. 2024), for algorithms
+        that learn statistics.
+    """
+
+    batch_renorm: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionValueConfig(PolicyNetworkConfig):
     """Keywords of ``action_value``.
 
     Args:

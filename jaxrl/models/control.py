@@ -10,7 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.distributions import Categorical, TanhNormal
-from jaxrl.models.config import ActionValueConfig, NetworkConfig, configured_by
+from jaxrl.models.batch_renorm import COLLECTION
+from jaxrl.models.config import ActionValueConfig, NetworkConfig, PolicyNetworkConfig, configured_by
 from jaxrl.models.heads import masked
 from jaxrl.models.initialisers import dense
 from jaxrl.models.settings import make_network
@@ -33,8 +34,10 @@ class PolicyNetwork(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, inputs: StepInput) -> Categorical | TanhNormal | Array:
-        x = Torso(self.network, self.action_space, name="torso")(inputs)
+    def __call__(
+        self, inputs: StepInput, valid: Array | None = None, axis_name: str | None = None
+    ) -> Categorical | TanhNormal | Array:
+        x = Torso(self.network, self.action_space, name="torso")(inputs, valid, axis_name)
         if isinstance(self.action_space, spaces.Discrete):
             return Categorical(masked(dense(int(self.action_space.n), 0.01, "logits")(x), inputs.obs))
         size = math.prod(self.action_space.shape)
@@ -52,8 +55,8 @@ class ActionValue(nn.Module):
     num_outputs: int | None
 
     @nn.compact
-    def __call__(self, inputs: StepInput) -> Array:
-        x = Torso(self.network, self.action_space, name="torso")(inputs)
+    def __call__(self, inputs: StepInput, valid: Array | None = None, axis_name: str | None = None) -> Array:
+        x = Torso(self.network, self.action_space, name="torso")(inputs, valid, axis_name)
         if isinstance(self.action_space, spaces.Discrete):
             return masked(dense(int(self.action_space.n), 1.0, "value")(x), inputs.obs)
         values = dense(self.num_outputs or 1, 1.0, "value")(x)
@@ -61,8 +64,8 @@ class ActionValue(nn.Module):
 
 
 @component("model", home="jaxrl.models")
-@configured_by(NetworkConfig)
-def policy_network(observation_space: spaces.Space, action_space: spaces.Space, config: NetworkConfig) -> Model:
+@configured_by(PolicyNetworkConfig)
+def policy_network(observation_space: spaces.Space, action_space: spaces.Space, config: PolicyNetworkConfig) -> Model:
     """Build a policy without a value.
 
     For a Box, outputs are a ``TanhNormal`` in [−1, 1] with a standard deviation that depends on the observation; the algorithm
@@ -74,7 +77,8 @@ def policy_network(observation_space: spaces.Space, action_space: spaces.Space, 
     """
     if not isinstance(action_space, spaces.Box | spaces.Discrete):
         raise TypeError(f"action_space is {action_space}: policy_network needs a Box or Discrete space")
-    return from_linen(PolicyNetwork(make_network(observation_space, config, hidden_sizes=HIDDEN_SIZES), action_space, False))
+    network = make_network(observation_space, config, hidden_sizes=HIDDEN_SIZES)
+    return from_linen(PolicyNetwork(network, action_space, False), statistics=_statistics(config))
 
 
 @component("model", home="jaxrl.models")
@@ -111,4 +115,8 @@ def action_value(observation_space: spaces.Space, action_space: spaces.Space, co
         kinds = "a Box or Discrete space" if config.num_outputs is None else "a Box for num_outputs"
         raise TypeError(f"action_space is {action_space}: action_value needs {kinds}")
     network = make_network(observation_space, config, hidden_sizes=HIDDEN_SIZES)
-    return from_linen(ActionValue(network, action_space, config.num_outputs))
+    return from_linen(ActionValue(network, action_space, config.num_outputs), statistics=_statistics(config))
+
+
+def _statistics(config: PolicyNetworkConfig) -> tuple[str, ...]:
+    return (COLLECTION,) if config.batch_renorm else ()

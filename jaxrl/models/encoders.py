@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -75,9 +76,21 @@ class MLP(nn.Module):
 
 
 def hidden_layers(
-    x: Array, hidden_sizes: tuple[int, ...], activation: str, layer_norm: bool, dtype: str, dropout: float = 0.0
+    x: Array,
+    hidden_sizes: tuple[int, ...],
+    activation: str,
+    layer_norm: bool,
+    dtype: str,
+    dropout: float = 0.0,
+    renorm: Callable[[Array, str], Array] | None = None,
 ) -> Array:
-    """Apply the layers of an ``MLP`` within the calling module. A positive ``dropout`` needs an rng stream "dropout"."""
+    """Apply the layers of an ``MLP`` within the calling module.
+
+    Args:
+      dropout: fraction of units to drop; if positive, it needs an rng stream "dropout".
+      renorm: (features, name) -> features, normalises the input of each layer and of the next module.
+    """
+    x = x if renorm is None else renorm(x, "renorm_in")
     for i, features in enumerate(hidden_sizes):
         x = dense(features, name=f"hidden_{i}", dtype=dtype)(x)
         if dropout:  # before the normalisation, as in Hiraoka et al. 2022
@@ -85,4 +98,5 @@ def hidden_layers(
         if layer_norm:
             x = nn.LayerNorm(dtype=compute_type(dtype), name=f"norm_{i}")(x)
         x = ACTIVATIONS[activation](x)
+        x = x if renorm is None else renorm(x, f"renorm_{i}")
     return x

@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from gymnasium import spaces
 
+from jaxrl.models.batch_renorm import BatchRenorm
 from jaxrl.models.encoders import encode_space, hidden_layers, nothing_to_see
 from jaxrl.models.images import IMAGE_NETWORKS, MinAtarCNN, as_image
 from jaxrl.models.initialisers import compute_type
@@ -46,6 +47,7 @@ class Network(NamedTuple):
     core_size: int = 0
     dropout: float = 0.0
     """Fraction of units that hidden layers drop when a key is given."""
+    batch_renorm: bool = False
 
     @property
     def has_image(self) -> bool:
@@ -65,13 +67,16 @@ def leaves(space: spaces.Space, path: tuple[str | int, ...] = ()) -> Iterator[tu
 
 
 class Torso(nn.Module):
-    """Features f32[..., n] of a ``StepInput``: the observation and, with ``use_previous``, the previous action and reward."""
+    """Features f32[..., n] of a ``StepInput``: the observation and, with ``use_previous``, the previous action and reward.
+
+    Learning passes the arguments of ``BatchRenorm`` too.
+    """
 
     network: Network
     action_space: spaces.Space
 
     @nn.compact
-    def __call__(self, inputs: StepInput) -> Array:
+    def __call__(self, inputs: StepInput, valid: Array | None = None, axis_name: str | None = None) -> Array:
         network = self.network
         parts = [self.encode(entry, inputs.obs) for entry in network.entries]
         if network.use_previous:
@@ -81,7 +86,8 @@ class Torso(nn.Module):
             ]
         x = jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
         dropout = network.dropout if self.has_rng("dropout") else 0.0
-        return hidden_layers(x, network.hidden_sizes, network.activation, network.layer_norm, network.dtype, dropout)
+        renorm = (lambda x, name: BatchRenorm(name=name)(x, valid, axis_name)) if network.batch_renorm else None
+        return hidden_layers(x, network.hidden_sizes, network.activation, network.layer_norm, network.dtype, dropout, renorm)
 
     def encode(self, entry: InputEntry, obs: PyTree) -> Array:
         network, x = self.network, obs

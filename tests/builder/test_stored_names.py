@@ -53,6 +53,7 @@ VALUES = [
     "jaxrl.models.images:NatureCNN",
     "jaxrl.models.initialisers:OrthogonalKernel",
     "jaxrl.models.values:QuantileOutput",
+    "jaxrl.models:BatchRenorm",
     "jaxrl.models:board_convolution",
     "jaxrl.models:dense",
     "jaxrl.models:drawn_at_once",

@@ -17,6 +17,7 @@ from jaxrl.models.config import (
     ActorCriticConfig,
     CoreConfig,
     NetworkConfig,
+    PolicyNetworkConfig,
     QNetworkConfig,
     ValueNetworkConfig,
 )
@@ -26,7 +27,7 @@ CONFIGS: dict[str, Any] = {
     "actor_critic": ActorCriticConfig,
     "q_network": QNetworkConfig,
     "value_network": ValueNetworkConfig,
-    "policy_network": NetworkConfig,
+    "policy_network": PolicyNetworkConfig,
     "deterministic_policy": NetworkConfig,
     "action_value": ActionValueConfig,
 }
