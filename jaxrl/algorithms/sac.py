@@ -6,69 +6,30 @@ Reads top to bottom: settings, state, acting, losses, learning, builder.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.critic_ensemble import (
-    ActorCriticPair,
-    ActorCriticSetup,
-    CriticBatch,
-    Ensemble,
-    action_values,
-    draw_updates,
-    learn_critics,
-    networks,
-)
-from jaxrl.algorithms.common.off_policy import OffPolicyConfig, check_policy, init_networks, init_replay, prepare_off_policy
-from jaxrl.algorithms.common.optimistic_exploration import Optimistic, policy
-from jaxrl.algorithms.common.quantile_critics import Quantiles
-from jaxrl.algorithms.common.soft_policy import (
-    FixedTemperature,
-    LearnedTemperature,
-    act,
-    actor_loss,
-    check_soft_policy,
-    soft_value,
-    target_entropy,
-    temperature_gradient,
-)
+from jaxrl.algorithms.common import soft_policy
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch, action_values
+from jaxrl.algorithms.common.off_policy import check_policy, prepare_off_policy
+from jaxrl.algorithms.common.optimistic_exploration import policy
+from jaxrl.algorithms.common.soft_policy import SoftPolicyConfig, act, check_soft_policy, init_fields, soft_value
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.distributions import select_actions
-from jaxrl.optimize.gradients import pmean
 from jaxrl.optimize.learner import Learner
 from jaxrl.replay.transitions import bootstrapped
 from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added
+from jaxrl.settings.validation import NonNegative, Positive, Unit
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, PyTree
 
 
 @dataclass(frozen=True)
-class SACConfig(OffPolicyConfig):
+class SACConfig(SoftPolicyConfig):
     """Structural settings of SAC."""
-
-    critics: Ensemble | Quantiles = Ensemble()  # type: ignore[assignment] # wider than the family's
-    """The critics, and how targets use them."""
-    temperature: LearnedTemperature | FixedTemperature = LearnedTemperature()
-    """The weight of the entropy."""
-    exploration: Optimistic | None = added(None)
-    """Exploration that differs from sampling the policy."""
-    actor_value: Literal["min", "mean"] = "min"
-    """Value that the policy maximises: the minimum or the mean of the critics' values (Chen et al. 2021)."""
-    hold_noise: Count = 1
-    """Rows of an episode that share one draw of noise, including the random actions of the warm-up; 1: one draw per row."""
-
-    def check(self, *, recurrent: bool = False) -> None:
-        super().check(recurrent=recurrent)
-        if self.exploration and self.critics.size < 2:
-            raise ValueError(
-                f"critics of size={self.critics.size} are too few for exploration=Optimistic(), which uses their disagreement: "
-                "use 2 or more"
-            )
 
 
 class SACHyperparams(NamedTuple):
@@ -101,18 +62,9 @@ class SACState(Learner):
     replay: Any
 
 
-# ---------------------------------------------------------------------------------------------------------------------- acting
-
-
 def init(setup: ActorCriticSetup[SACConfig], key: Key, hyperparams: SACHyperparams) -> SACState:
-    network_key, learner_key = jax.random.split(key)
-    params, opt_states = init_networks(setup, network_key, hyperparams)
-    target = ActorCriticPair((), jax.tree.map(jnp.copy, params.critic))
-    log_temperature = jnp.log(hyperparams.temperature)
-    opt_state = (opt_states, optax.adam(hyperparams.temperature_learning_rate).init(log_temperature))
-    version = jnp.zeros((), jnp.int32)
-    rows = init_replay(setup)
-    return SACState(params, opt_state, hyperparams, (), learner_key, version, target, log_temperature, rows)
+    fields = init_fields(setup, key, hyperparams)
+    return SACState(**fields, target_params=ActorCriticPair((), jax.tree.map(jnp.copy, fields["params"].critic)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- losses
@@ -130,7 +82,8 @@ def target(
     key = jax.random.fold_in(update.key, 0)
     every = lambda inputs, action: action_values(setup, target_critic, inputs, action, key)  # noqa: E731
     values = lambda *arguments: setup.config.critics.pessimistic(every(*arguments), update.chosen)  # noqa: E731
-    return bootstrapped(update.batch, soft_value(setup, actor, values, update.batch.next_inputs, update.noise[0], temperature)[0])
+    output = setup.model.apply(actor, (), update.batch.next_inputs)[1]
+    return bootstrapped(update.batch, soft_value(output, values, update.batch.next_inputs, update.noise[0], temperature)[0])
 
 
 def critic_loss(
@@ -148,49 +101,14 @@ def critic_loss(
 
 
 def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACState, Metrics]:
-    hp, is_learned = setup.current(learner), isinstance(setup.config.temperature, LearnedTemperature)
-    actor, critic = networks(setup, learner.params, hp)
-    adam, goal = optax.adam(hp.temperature_learning_rate), target_entropy(setup.action_space, hp)
-
-    def critic_update(policy: PyTree, temperature: Array, carry: Any, update: CriticBatch) -> Any:
-        params, target_params, opt_state = carry
+    def critic_update(hp: Any, step: Any, policy: PyTree, temperature: Array, carry: Any, update: CriticBatch) -> Any:
+        critics, target_params = carry
         y = target(setup, policy, target_params, temperature, update)
-        loss = lambda params: critic_loss(setup, params, y, update)  # noqa: E731
-        params, opt_state, metrics = critic.single_step(loss, params, opt_state)
-        return (params, optax.incremental_update(params, target_params, hp.tau), opt_state), metrics
+        critics, metrics = step(lambda critic: critic_loss(setup, critic, y, update), critics)
+        return (critics, optax.incremental_update(critics.params, target_params, hp.tau)), metrics
 
-    def group(carry: Any, updates: CriticBatch) -> Any:
-        """Update the critics ``policy_delay`` times, then the policy and the temperature once."""
-        params, opt_state, critics, (log_temperature, adam_state) = carry
-        temperature = jnp.exp(log_temperature) if is_learned else hp.temperature
-        critics, metrics, last = learn_critics(
-            setup, learner, hp.gamma, partial(critic_update, params, temperature), critics, updates
-        )
-        loss = lambda params: actor_loss(setup, params, critics[0][0], temperature, last)  # noqa: E731
-        params, opt_state, logged = actor.single_step(loss, params, opt_state)
-        logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
-        if is_learned:
-            slope = temperature_gradient(log_temperature, pmean(logged["losses/entropy"], setup.axis_name), goal)
-            step, adam_state = adam.update(slope, adam_state)
-            log_temperature += step
-        logged["losses/temperature"] = temperature
-        return (params, opt_state, critics, (log_temperature, adam_state)), metrics | logged
-
-    (actor_state, critic_state), adam_state = learner.opt_state
-    critics = ((learner.params.critic, learner.target_params.critic, critic_state), learner.replay)
-    start = (learner.params.actor, actor_state, critics, (learner.log_temperature, adam_state))
-    end, metrics = jax.lax.scan(group, start, draw_updates(setup, learner, hp.gamma))
-    actor_params, actor_state, ((critic_params, target_params, critic_state), replay), (log_temperature, adam_state) = end
-    return setup.updated(
-        learner,
-        hp,
-        metrics,
-        params=ActorCriticPair(actor_params, critic_params),
-        target_params=ActorCriticPair((), target_params),
-        opt_state=(ActorCriticPair(actor_state, critic_state), adam_state),
-        log_temperature=log_temperature,
-        replay=replay,
-    )
+    learner, target_params, metrics = soft_policy.learn(critic_update, setup, learner, learner.target_params.critic)
+    return learner._replace(target_params=ActorCriticPair((), target_params)), metrics
 
 
 def make_algorithm(setup: ActorCriticSetup[SACConfig]) -> Algorithm:

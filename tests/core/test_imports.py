@@ -351,7 +351,7 @@ def code_lines(algorithm: str) -> list[str]:
         ("a2c", 62),
         ("impala", 75),
         ("reinforce", 75),
-        ("sac", 275),
+        ("sac", 120),
         ("td3", 60),
         ("ddpg", 50),
     ],

@@ -1,4 +1,5 @@
-"""Ensembles of critics: random draws and batches of an iteration, groups of critic updates, action-values and the TD loss."""
+"""Ensembles of critics: their state and steps, random draws and batches of an iteration, groups of critic updates, action-values
+and the TD loss."""
 
 from __future__ import annotations
 
@@ -15,13 +16,14 @@ from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.replay_setup import ReplaySetup, in_parts
 from jaxrl.exploration.action_noise import standard_normal
+from jaxrl.optimize.descent import Descent
 from jaxrl.optimize.gradients import valid_mean
 from jaxrl.optimize.minibatches import random_subsets
 from jaxrl.replay import Draw
 from jaxrl.replay.transitions import Transitions, transitions
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
-from jaxrl.rollout.outputs import apply_ensemble
+from jaxrl.rollout.outputs import apply_ensemble, train_ensemble, with_statistics
 from jaxrl.settings.options import Option, option
 from jaxrl.settings.validation import Count, CountOrZero
 from jaxrl.spaces.action_scaling import from_environment
@@ -85,6 +87,48 @@ def networks(setup: ActorCriticSetup[Any], params: ActorCriticPair, hyperparams:
     """Return the steps of the policy's optimiser, at ``actor_learning_rate``, and of the critics', a ``Descent`` each."""
     rates = (hyperparams._replace(learning_rate=hyperparams.actor_learning_rate), hyperparams)
     return ActorCriticPair(*(setup.descent(hp, part, single_steps=True) for hp, part in zip(rates, params, strict=True)))
+
+
+STATISTICS = "statistics"
+"""Key in the metrics of a loss for the statistics that its network has learnt. They are not logged."""
+
+
+class NetworkState(NamedTuple):
+    """State of a network, or of an ensemble, in a loop over updates."""
+
+    params: PyTree
+    statistics: PyTree
+    """() if the network learns none."""
+    opt_state: PyTree
+
+    @property
+    def variables(self) -> PyTree:
+        """The first argument of the model's ``apply``."""
+        return with_statistics(self.params, self.statistics)
+
+
+def network_states(learner: Any, opt_states: ActorCriticPair) -> ActorCriticPair:
+    """Return the states of the learner's policy and critics."""
+    statistics = learner.statistics or ActorCriticPair((), ())
+    return ActorCriticPair(*map(NetworkState, learner.params, statistics, opt_states))
+
+
+def network_variables(holder: Any) -> ActorCriticPair:
+    """Return the first arguments of ``apply`` of the policy and the critics of a learner, or of a ``Policy``."""
+    return ActorCriticPair(*map(with_statistics, holder.params, holder.statistics)) if holder.statistics else holder.params
+
+
+def train_step(
+    descent: Descent, loss: Callable[[PyTree], tuple[Array, dict[str, Any]]], network: NetworkState
+) -> tuple[NetworkState, dict[str, Array]]:
+    """Take one gradient step with a network's parameters, and keep the statistics that it has learnt.
+
+    Args:
+      loss: variables -> (loss, scalars to log with ``STATISTICS``, if the network learns any).
+    """
+    of_params = lambda params: loss(with_statistics(params, network.statistics))  # noqa: E731
+    params, opt_state, metrics = descent.single_step(of_params, network.params, network.opt_state)
+    return NetworkState(params, metrics.pop(STATISTICS, ()), opt_state), metrics
 
 
 class CriticBatch(NamedTuple):
@@ -188,13 +232,23 @@ def action_values(
     """Return the outputs of all critics, [num_critics, N, ...], for ``action`` f32[N, d] in [−1, 1], or for all Discrete actions.
 
     Args:
-      params: [num_critics, ...].
+      params: [num_critics, ...], or ``Variables``.
       action: None with Discrete actions.
       key: random key of the critics, split between them.
     """
-    if action is not None:
-        inputs = inputs._replace(obs=(inputs.obs, action))
-    return apply_ensemble(setup.critic, params, inputs, key)
+    return apply_ensemble(setup.critic, params, _seen(inputs, action), key)
+
+
+def trained_action_values(
+    setup: ActorCriticSetup[Any], params: PyTree, inputs: StepInput, action: Array | None, valid: Array, key: Key
+) -> tuple[Array, PyTree]:
+    """Return the same in training, where rows that count, ``valid`` bool[N], may influence each other, and the critics' new
+    ``STATISTICS``."""
+    return train_ensemble(setup.critic, params, _seen(inputs, action), valid, key, setup.axis_name)
+
+
+def _seen(inputs: StepInput, action: Array | None) -> StepInput:
+    return inputs if action is None else inputs._replace(obs=(inputs.obs, action))
 
 
 def min_over_subset(values: Array, chosen: Array) -> Array:

@@ -65,7 +65,7 @@ class NoiseExploration(NamedTuple):
 
 def init(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> TargetLearner:
     network_key, learner_key = jax.random.split(key)
-    params, opt_state = init_networks(setup, network_key, hyperparams)
+    params, _, opt_state = init_networks(setup, network_key, hyperparams)
     target, version = jax.tree.map(jnp.copy, params), jnp.zeros((), jnp.int32)
     return TargetLearner(params, opt_state, hyperparams, (), learner_key, version, target, init_replay(setup))
 

@@ -19,6 +19,7 @@ from gymnasium import spaces
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, Ensemble, networks
 from jaxrl.builder.components import (
     ModelFn,
+    as_network,
     check_arguments,
     check_statistics,
     is_recurrent,
@@ -36,6 +37,7 @@ from jaxrl.models import action_value, policy_network
 from jaxrl.registry import title_of
 from jaxrl.replay.transitions import example_row
 from jaxrl.rollout.inputs import example_input
+from jaxrl.rollout.outputs import split_variables
 from jaxrl.settings.validation import Count, Positive, refuse_unused
 from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Agent, Env, EnvLike, HostEnv, Key, Model, Policy, PyTree
@@ -55,6 +57,10 @@ class OffPolicyConfig(HindsightConfig):
     """The critics, and how targets use them."""
     policy_delay: Count = 1
     """Updates of the critics per update of the policy (Fujimoto et al. 2018)."""
+
+    def critic_network(self, default: Any) -> Any:
+        """Return the function of the spaces that makes a critic for these settings; here ``default``, as in ``network``."""
+        return default
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -118,8 +124,11 @@ def prepare_off_policy(
     outputs = structure.critics.num_outputs
     if outputs and not isinstance(space, spaces.Box):
         raise ValueError(f"critics={structure.critics.name!r} are for Box actions, and the environment has {space}")
-    default_critic = partial(action_value, num_outputs=outputs, **(critic if isinstance(critic, Mapping) else {}))
-    resolved = resolve_critic(None if isinstance(critic, Mapping) else critic, default_critic, bound, outputs)
+    of_critics = structure.critic_network(action_value)
+    if critic is None or isinstance(critic, Mapping):
+        resolved = resolve_critic(None, partial(of_critics, num_outputs=outputs, **(critic or {})), bound, outputs)
+    else:
+        resolved = resolve_critic(as_network(critic, action_value, of_critics), of_critics, bound, outputs)
     if not statistics:
         check_statistics(title_of(builder.__name__), resolved, "critic")
     replay = resolve_replay(parts["replay"], bound, structure, before=1, after=structure.n_step)
@@ -188,15 +197,18 @@ def seen_by_critic(observation_space: spaces.Space, action_space: spaces.Space) 
 # --------------------------------------------------------------------------------------------------------------- state, acting
 
 
-def init_networks(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> tuple[ActorCriticPair, ActorCriticPair]:
-    """Initialise policy and critics, and return ``(parameters, optimiser states)``."""
+def init_networks(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> tuple[ActorCriticPair, PyTree, ActorCriticPair]:
+    """Initialise policy and critics, and return ``(parameters, statistics, optimiser states)``; statistics are () if no network
+    learns any."""
     actor_key, *critic_keys = jax.random.split(key, 1 + setup.config.critics.size)
     inputs = example_input(setup.observation_space, setup.action_space)
     seen = example_input(seen_by_critic(setup.observation_space, setup.action_space), setup.action_space)
     critic = jax.vmap(setup.critic.init, in_axes=(0, None))(jnp.stack(critic_keys), seen._replace(prev_action=inputs.prev_action))
-    params = ActorCriticPair(setup.model.init(actor_key, inputs), critic)
+    made = zip(*map(split_variables, (setup.model.init(actor_key, inputs), critic)), strict=True)
+    params, statistics = (ActorCriticPair(*parts) for parts in made)
     nets = networks(setup, params, hyperparams)
-    return params, ActorCriticPair(*(net.init(part) for net, part in zip(nets, params, strict=True)))
+    opt_states = ActorCriticPair(*(net.init(part) for net, part in zip(nets, params, strict=True)))
+    return params, statistics if jax.tree.leaves(statistics) else (), opt_states
 
 
 def init_replay(setup: ReplaySetup[Any]) -> Any:
@@ -205,4 +217,5 @@ def init_replay(setup: ReplaySetup[Any]) -> Any:
 
 def policy(setup: AlgorithmSetup[Any], learner: Any) -> Policy:
     """Return the policy, without the critics. It acts at random until the first update, and so during the warm-up."""
-    return Policy(ActorCriticPair(learner.params.actor, ()), (), learner.version == 0, learner.version)
+    statistics = learner.statistics and learner.statistics._replace(critic=())
+    return Policy(learner.params._replace(critic=()), statistics, learner.version == 0, learner.version)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common import off_policy
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, action_values
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, action_values, network_variables
 from jaxrl.distributions import TanhNormal
 from jaxrl.settings.options import Option, hyperparameter, option
 from jaxrl.settings.validation import NonNegative
@@ -46,16 +46,17 @@ def policy(setup: ActorCriticSetup[Any], learner: Any) -> Policy:
     if setup.config.exploration is None:
         return plain
     hp = setup.current(learner)
-    return plain._replace(
-        params=learner.params, exploration=OptimisticExploration(plain.exploration, hp.optimism_beta, hp.optimism_kl)
-    )
+    exploration = OptimisticExploration(plain.exploration, hp.optimism_beta, hp.optimism_kl)
+    return plain._replace(params=learner.params, statistics=learner.statistics, exploration=exploration)
 
 
 def optimistic(setup: ActorCriticSetup[Any], policy: Policy, output: TanhNormal, inputs: StepInput) -> TanhNormal:
     """Return the distribution [B] to draw actions from at ``inputs``, given the policy's ``output``."""
 
+    critic = network_variables(policy).critic
+
     def bound(action: Array) -> Array:
-        values = setup.config.critics.values(action_values(setup, policy.params.critic, inputs, action))
+        values = setup.config.critics.values(action_values(setup, critic, inputs, action))
         return upper_bound(values, policy.exploration.beta)
 
     return shifted(output, bound, policy.exploration.kl)

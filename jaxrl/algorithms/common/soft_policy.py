@@ -1,27 +1,49 @@
-"""Shared by algorithms with a soft policy, which maximises value and entropy: acting, soft values, the policy's loss, and the
-temperature, which weighs the entropy (Haarnoja et al. 2018, 2019; Christodoulou 2019).
+"""Shared by algorithms with a soft policy, which maximises value and entropy: settings, initial state, acting, soft values, the
+policy's loss, the temperature, which weighs the entropy, and the loop over updates (Haarnoja et al. 2018, 2019; Christodoulou
+2019).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import optax
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatch, action_values
-from jaxrl.algorithms.common.optimistic_exploration import optimistic
-from jaxrl.distributions import MASKED, Categorical, sample_each
+from jaxrl.algorithms.common.critic_ensemble import (
+    STATISTICS,
+    ActorCriticPair,
+    ActorCriticSetup,
+    CriticBatch,
+    Ensemble,
+    NetworkState,
+    action_values,
+    draw_updates,
+    learn_critics,
+    network_states,
+    network_variables,
+    networks,
+    train_step,
+)
+from jaxrl.algorithms.common.off_policy import OffPolicyConfig, init_networks, init_replay
+from jaxrl.algorithms.common.optimistic_exploration import Optimistic, optimistic
+from jaxrl.algorithms.common.quantile_critics import Quantiles
+from jaxrl.distributions import MASKED, Categorical, TanhNormal, sample_each
 from jaxrl.exploration.action_noise import normal_each, uniform_of
+from jaxrl.optimize.gradients import pmean
 from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.outputs import train_model
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.options import Option, hyperparameter, option
-from jaxrl.settings.validation import NonNegative, Positive, Unit, refuse_unused
-from jaxrl.types import Array, Key, Policy, PyTree, StepInput
+from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added, refuse_unused
+from jaxrl.types import Array, Key, Metrics, Policy, PyTree, StepInput
 
 
 @option("learned")
@@ -46,6 +68,48 @@ class FixedTemperature(Option):
     """α, the weight of the entropy in nats relative to rewards."""
 
 
+@dataclass(frozen=True)
+class SoftPolicyConfig(OffPolicyConfig):
+    """Structural settings of an algorithm with a soft policy."""
+
+    critics: Ensemble | Quantiles = Ensemble()  # type: ignore[assignment] # wider than the family's
+    """The critics, and how targets use them."""
+    temperature: LearnedTemperature | FixedTemperature = LearnedTemperature()
+    """The weight of the entropy."""
+    exploration: Optimistic | None = added(None)
+    """Exploration that differs from sampling the policy."""
+    actor_value: Literal["min", "mean"] = "min"
+    """Value that the policy maximises: the minimum or the mean of the critics' values (Chen et al. 2021)."""
+    hold_noise: Count = 1
+    """Rows of an episode that share one draw of noise, including the random actions of the warm-up; 1: one draw per row."""
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if self.exploration and self.critics.size < 2:
+            raise ValueError(
+                f"critics of size={self.critics.size} are too few for exploration=Optimistic(), which uses their disagreement: "
+                "use 2 or more"
+            )
+
+
+def init_fields(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> dict[str, Any]:
+    """Return the fields of an initial learner state, without target networks. ``opt_state`` holds the states of the networks'
+    optimisers, and of the temperature's."""
+    network_key, learner_key = jax.random.split(key)
+    params, statistics, opt_states = init_networks(setup, network_key, hyperparams)
+    log_temperature = jnp.log(hyperparams.temperature)
+    return {
+        "params": params,
+        "opt_state": (opt_states, optax.adam(hyperparams.temperature_learning_rate).init(log_temperature)),
+        "hyperparams": hyperparams,
+        "statistics": statistics,
+        "key": learner_key,
+        "version": jnp.zeros((), jnp.int32),
+        "log_temperature": log_temperature,
+        "replay": init_replay(setup),
+    }
+
+
 # ---------------------------------------------------------------------------------------------------------------------- acting
 
 
@@ -59,7 +123,7 @@ def act(
     *,
     explore: bool,
 ) -> tuple[PyTree, Array, dict[str, Array]]:
-    output = setup.model.apply(policy.params.actor, (), inputs)[1]
+    output = setup.model.apply(network_variables(policy).actor, (), inputs)[1]
     if not explore:
         return carry, setup.to_environment(output.mode()), {}
     keys, at_random = fold_each(key, env_id), policy.exploration
@@ -76,12 +140,7 @@ def act(
 
 
 def soft_value(
-    setup: ActorCriticSetup[Any],
-    actor: PyTree,
-    values: Any,
-    inputs: StepInput,
-    noise: Array,
-    temperature: Array,
+    output: Categorical | TanhNormal, values: Any, inputs: StepInput, noise: Array, temperature: Array
 ) -> tuple[Array, Array]:
     """Return ``(V(s), entropy)``, f32[N] each: V = E[Q(s, a) − α·log π(a | s)] (Haarnoja et al. 2018, eq. 3).
 
@@ -89,10 +148,10 @@ def soft_value(
     with ``noise``.
 
     Args:
+      output: the policy's, at these inputs.
       values: for Discrete actions, (inputs, None) -> Q of all actions f32[N, n]. For a Box, (inputs, action) -> Q f32[N], or M
         values of each action, f32[N, M]; V is then f32[N, M].
     """
-    output = setup.model.apply(actor, (), inputs)[1]
     if isinstance(output, Categorical):
         p, entropy = jax.nn.softmax(output.logits), output.entropy()
         return (p * values(inputs, None)).sum(-1) + temperature * entropy, entropy
@@ -104,15 +163,20 @@ def soft_value(
 def actor_loss(
     setup: ActorCriticSetup[Any], actor: PyTree, critic: PyTree, temperature: Array, update: CriticBatch
 ) -> tuple[Array, dict[str, Array]]:
-    """E[α·log π(a | s) − Q(s, a)] (Haarnoja et al. 2018, eq. 12), where Q is the minimum or the mean of the critics."""
-    key = jax.random.fold_in(update.key, 2)
+    """E[α·log π(a | s) − Q(s, a)] (Haarnoja et al. 2018, eq. 12), where Q is the minimum or the mean of the critics.
+
+    Returns:
+      The loss, and scalars to log with the policy's ``STATISTICS``.
+    """
+    batch, key = update.batch, jax.random.fold_in(update.key, 2)
+    output, statistics = train_model(setup.model, actor, batch.inputs, batch.valid, axis_name=setup.axis_name)
     of_all = partial(jnp.min if setup.config.actor_value == "min" else jnp.mean, axis=0)
     every = lambda inputs, action: action_values(setup, critic, inputs, action, key)  # noqa: E731
     values = lambda *arguments: of_all(setup.config.critics.values(every(*arguments)))  # noqa: E731
-    value, entropy = soft_value(setup, actor, values, update.batch.inputs, update.noise[1], temperature)
-    mean = setup.valid_mean(update.batch.valid)
+    value, entropy = soft_value(output, values, batch.inputs, update.noise[1], temperature)
+    mean = setup.valid_mean(batch.valid)
     loss = -mean(value)
-    return loss, {"losses/actor_loss": loss, "losses/entropy": mean(entropy)}
+    return loss, {"losses/actor_loss": loss, "losses/entropy": mean(entropy), STATISTICS: statistics}
 
 
 # ----------------------------------------------------------------------------------------------------------------- temperature
@@ -145,3 +209,63 @@ def check_soft_policy(setup: ActorCriticSetup[Any]) -> None:
                 "schedules['temperature'] has no effect: LearnedTemperature starts at it. Use FixedTemperature(), or a schedule "
                 "for box_entropy or discrete_entropy"
             )
+
+
+# ----------------------------------------------------------------------------------------------------------------------- learn
+
+CriticUpdate = Callable[
+    [Any, Any, PyTree, Array, tuple[NetworkState, PyTree], CriticBatch], tuple[tuple[NetworkState, PyTree], dict[str, Array]]
+]
+"""One update of the critics: (hyperparams, step, policy, temperature, (critics, others), inputs) -> ((critics, others), metrics
+with ``PRIORITIES``). ``step`` is ``train_step`` with the critics' optimiser, ``policy`` the first argument of the model's
+``apply``."""
+
+
+def learn(
+    critic_update: CriticUpdate, setup: ActorCriticSetup[Any], learner: Any, others: PyTree = ()
+) -> tuple[Any, PyTree, Metrics]:
+    """Run an iteration's updates, in groups of ``policy_delay`` updates of the critics followed by one of the policy and of the
+    temperature.
+
+    Args:
+      others: what ``critic_update`` carries in addition to the critics, such as target networks.
+
+    Returns:
+      The learner, the last ``others``, and the metrics.
+    """
+    hp, is_learned = setup.current(learner), isinstance(setup.config.temperature, LearnedTemperature)
+    actor_step, critic_step = (partial(train_step, net) for net in networks(setup, learner.params, hp))
+    adam, goal = optax.adam(hp.temperature_learning_rate), target_entropy(setup.action_space, hp)
+
+    def group(carry: Any, updates: CriticBatch) -> Any:
+        actor, critics, (log_temperature, adam_state) = carry
+        temperature = jnp.exp(log_temperature) if is_learned else hp.temperature
+        update_once = partial(critic_update, hp, critic_step, actor.variables, temperature)
+        critics, metrics, last = learn_critics(setup, learner, hp.gamma, update_once, critics, updates)
+        critic = critics[0][0].variables
+        actor, logged = actor_step(lambda actor: actor_loss(setup, actor, critic, temperature, last), actor)
+        logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
+        if is_learned:
+            slope = temperature_gradient(log_temperature, pmean(logged["losses/entropy"], setup.axis_name), goal)
+            step, adam_state = adam.update(slope, adam_state)
+            log_temperature += step
+        logged["losses/temperature"] = temperature
+        return (actor, critics, (log_temperature, adam_state)), metrics | logged
+
+    opt_states, adam_state = learner.opt_state
+    actor, critics = network_states(learner, opt_states)
+    start = (actor, ((critics, others), learner.replay), (learner.log_temperature, adam_state))
+    end, metrics = jax.lax.scan(group, start, draw_updates(setup, learner, hp.gamma))
+    actor, ((critics, others), replay), (log_temperature, adam_state) = end
+    params, statistics, opt_states = (ActorCriticPair(*parts) for parts in zip(actor, critics, strict=True))
+    learner, metrics = setup.updated(
+        learner,
+        hp,
+        metrics,
+        params=params,
+        statistics=learner.statistics and statistics,
+        opt_state=(opt_states, adam_state),
+        log_temperature=log_temperature,
+        replay=replay,
+    )
+    return learner, others, metrics

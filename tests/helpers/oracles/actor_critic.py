@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatch
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatch, action_values, network_variables
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value
@@ -41,12 +41,10 @@ SETTINGS = {
 
 def values_of(agent: Agent, learner: Any, inputs: StepInput, action: Any = None) -> Any:
     """Return the first critic's value of an action in [−1, 1] (default: 0), or of all Discrete actions."""
-    spaces_ = (agent.env.observation_space, agent.env.action_space)
+    setup = agent.algorithm.learn.args[-1]  # type: ignore[union-attr]
     if isinstance(agent.env.action_space, spaces.Box):
-        zero = jnp.zeros((len(inputs.is_first), *agent.env.action_space.shape))
-        inputs = inputs._replace(obs=(inputs.obs, zero if action is None else zero + action))
-    critic = jax.tree.map(lambda x: x[0], learner.params.critic)
-    return SMALL_CRITIC(*spaces_).apply(critic, (), inputs)[1]
+        action = jnp.zeros((len(inputs.is_first), *agent.env.action_space.shape)) + (0.0 if action is None else action)
+    return action_values(setup, network_variables(learner).critic, inputs, action)[0]
 
 
 def learn_q_probes(make: Any, iterations: int = 300) -> dict[str, Any]:
