@@ -19,6 +19,7 @@ from jaxrl.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from jaxrl.algorithms.a2c import make_a2c as make_a2c
+    from jaxrl.algorithms.crossq import make_crossq as make_crossq
     from jaxrl.algorithms.ddpg import make_ddpg as make_ddpg
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
     from jaxrl.algorithms.dqn import make_rainbow

@@ -190,6 +190,17 @@ ALGORITHMS = {
             network="policy_network",
         ),
         Entry(
+            "crossq",
+            "CrossQ",
+            "soft actor-critic with batch renormalisation, without target networks",
+            actions=("Box",),
+            family="replay",
+            memory=False,
+            paper=Paper("Bhatt et al.", 2024, "arXiv:1902.05605"),
+            module="jaxrl.algorithms.crossq",
+            network="policy_network",
+        ),
+        Entry(
             "td3",
             "TD3",
             "twin delayed deep deterministic policy gradient",
