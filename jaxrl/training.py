@@ -119,7 +119,7 @@ def is_finite(state: AgentState, metrics: Metrics) -> Array:
     checked = ([x.sum for x in losses(metrics).values()], state.learner.params)
     numbers = [x for x in jax.tree.leaves(checked) if jnp.issubdtype(x.dtype, jnp.inexact)]
     # 0 · x is 0, or NaN if x is not finite. A sum of floats is vectorised on a CPU; an `all` of booleans is not, and over a
-    # network's parameters it took 5 % of an iteration. Packed parameters (see ``packing``) are read without unpacking.
+    # network's parameters it took 5 % of an iteration. Parameters that were packed for the update are read without unpacking.
     return jnp.isfinite((0.0 * ravel_pytree(numbers)[0]).sum())
 
 

@@ -7,7 +7,7 @@ Reads top to bottom: settings, loss, acting, learning, builder. Value heads and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,7 +31,8 @@ from jaxrl.algorithms.common.q_learning import PRIORITIES, actions, policy
 from jaxrl.builder.components import ModelFn, is_own, resolve_replay
 from jaxrl.builder.config import HindsightConfig
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
-from jaxrl.builder.setup import AlgorithmSetup, prepare
+from jaxrl.builder.replay_setup import ReplaySetup
+from jaxrl.builder.setup import prepare
 from jaxrl.distributions import select_actions
 from jaxrl.exploration.options import Noisy, Spread
 from jaxrl.models import q_network, value_network
@@ -46,7 +47,6 @@ from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
-from jaxrl.xla.fast_random import fold_in
 
 
 @dataclass(frozen=True)
@@ -130,35 +130,33 @@ def dqn_loss(
     return loss, logged | {PRIORITIES: jnp.where(batch.valid, priorities, 0.0)}
 
 
-def init(setup: AlgorithmSetup[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> TargetLearner:
+def init(setup: ReplaySetup[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> TargetLearner:
     return q_learning.init(setup, key, hyperparams, example_row(setup.observation_space, setup.action_space))
 
 
 def act(
-    setup: AlgorithmSetup[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    setup: ReplaySetup[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     config, keys = setup.config, fold_each(key, env_id) if explore else None
     if keys is not None and config.noise is not None:  # each environment draws separate noise, independent of the batch
         apply_to_row = lambda row, key: setup.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], row), key=key)[1]  # noqa: E731
         # Far from 0 and 1: the action is drawn with split(key), and split(key)[i] equals fold_in(key, i).
-        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(apply_to_row)(inputs, jax.vmap(fold_in, (0, None))(keys, 2**31 - 1)))
+        row_keys = fold_each(keys, jnp.full_like(env_id, 2**31 - 1))
+        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(apply_to_row)(inputs, row_keys))
     else:
         carry, outputs = setup.model.apply(policy.params, carry, inputs)
     q_values = config.head.functions.values(outputs, inputs.obs)
     return carry, actions(setup, policy, q_values, inputs, env_id, keys), {}
 
 
-def network_keys(setup: AlgorithmSetup[DQNConfig], learner: TargetLearner) -> Key | None:
+def network_keys(setup: ReplaySetup[DQNConfig], learner: TargetLearner) -> Key | None:
     """Return a random key for each update, or None if the network draws no random numbers."""
     if not setup.config.draws:
         return None
-    key = setup.stream(learner, 0)
-    if setup.axis_name is not None:
-        key = jax.random.fold_in(key, jax.lax.axis_index(setup.axis_name))
-    return jax.random.split(key, setup.config.updates_per_iteration)
+    return jax.random.split(setup.device_key(setup.stream(learner, 0)), setup.config.updates_per_iteration)
 
 
-def learn(setup: AlgorithmSetup[DQNConfig], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
+def learn(setup: ReplaySetup[DQNConfig], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
     config, hp = setup.config, setup.current(learner)
 
     def loss(params: PyTree, target_params: PyTree, batch: Transitions, key: Key | None) -> tuple[Array, dict[str, Array]]:
@@ -170,7 +168,7 @@ def learn(setup: AlgorithmSetup[DQNConfig], learner: TargetLearner) -> tuple[Tar
     return q_learning.learn(setup, learner, hp, loss, batch, network_keys(setup, learner))
 
 
-def make_algorithm(setup: AlgorithmSetup[DQNConfig]) -> Algorithm:
+def make_algorithm(setup: ReplaySetup[DQNConfig]) -> Algorithm:
     """Return DQN as an ``Algorithm``, bound to spaces but not to an environment."""
     transferable_fields = ("params", "target_params", "statistics")
     return setup.algorithm(init=init, policy=policy, act=act, learn=learn, transferable_fields=transferable_fields)
@@ -190,7 +188,7 @@ def make_dqn(env: EnvLike, **keywords: Any) -> Agent:
     if config.noise is not None and not (isinstance(model, Mapping) or is_own(model, q_network)):
         refuse_unused(config.noise, Noisy(), ["sigma"], "with a custom model, which defines its layers itself")
     replay = resolve_replay(parts["replay"], prepared.env, config, before=1, after=config.n_step)
-    return prepared.bind(make_algorithm(replace(prepared.setup, replay=replay)))
+    return prepared.bind(make_algorithm(ReplaySetup.from_setup(prepared.setup, replay=replay)))
 
 
 RAINBOW: dict[str, Any] = {

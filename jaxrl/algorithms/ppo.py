@@ -17,20 +17,18 @@ from jaxrl.algorithms.common import on_policy
 from jaxrl.algorithms.common.on_policy import (
     OnPolicyConfig,
     act,
-    apply_model,
     drawn_actions,
     mean_kl,
     observe,
     prepare_actor_critic,
-    rollout_outputs,
 )
 from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
 from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.metrics import Stacked, stack, unstack
-from jaxrl.optimize import packing
-from jaxrl.optimize.gradients import accumulated_gradient, add_losses, step_along, valid_means
+from jaxrl.optimize.descent import Progress
+from jaxrl.optimize.gradients import add_losses, valid_means
 from jaxrl.optimize.minibatches import (
     check_minibatches,
     explained_variance,
@@ -40,11 +38,11 @@ from jaxrl.optimize.minibatches import (
     stop_on_kl,
 )
 from jaxrl.returns import discounts, gae
+from jaxrl.rollout.outputs import apply_model, rollout_outputs
 from jaxrl.rollout.running_statistics import normalize_inputs, scale_rewards, update_statistics
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout, StepInput
-from jaxrl.xla.fast_random import fold_in
 
 
 @dataclass(frozen=True)
@@ -163,46 +161,41 @@ def ppo_loss(
     return valid_means(total, logged, batch.valid, axis_name)
 
 
-Progress: TypeAlias = tuple[PyTree, PyTree, Array | None]
-"""Packed parameters, the optimiser's state, and whether to continue with gradient steps (None if they cannot be stopped)."""
+Carry: TypeAlias = tuple[Progress, Array | None]
+"""Parameters and optimiser state, and whether to continue with gradient steps (None if they cannot be stopped)."""
 
 
 def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
     config, hp = setup.config, setup.current(learner)
-    optimise, (pack, unpack) = setup.optimizer(hp), packing(setup.optimizer, learner.params)
-    batch = targets(setup.model, config, learner, rollout, hp)
-    key = fold_in(learner.key, learner.version)
+    descent, batch = setup.descent(hp, learner.params), targets(setup.model, config, learner, rollout, hp)
     sizes = (batch.valid.shape[0], rollout.env_id.shape[0], config.num_epochs, config.num_minibatches)
-    order = minibatches(key, *sizes, setup.axis_name)
-    # A user's loss may be something other than a mean over rows.
-    num_parts = None if config.accumulation_steps == 1 and not setup.extra_losses else config.accumulation_steps
+    order = minibatches(setup.update_key(learner), *sizes, setup.axis_name)
 
-    def loss(packed: PyTree, part: Batch, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
-        params = unpack(packed)
+    def loss(params: PyTree, part: Batch, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
         total, metrics = ppo_loss(setup.model, config, hp, params, part, axis_name, learner)
         return add_losses(setup.extra_losses, params, part, total, metrics)
 
-    def minibatch(carry: Progress, part: Batch) -> tuple[Progress, tuple[Stacked, Array | None]]:
-        packed, opt_state, going = carry
-        gradient = accumulated_gradient(loss, packed, part, part.valid, num_parts, setup.axis_name)
-        *new, metrics = step_along(*gradient, optimise, packed, opt_state)
-        going, new = stop_on_kl(config.stop_kl, metrics, going, new, [packed, opt_state], setup.axis_name)
-        return (*new, going), (stack(metrics), going)
+    def minibatch(carry: Carry, part: Batch) -> tuple[Carry, tuple[Stacked, Array | None]]:
+        progress, going = carry
+        new, metrics = descent.accumulated_step(
+            loss, progress, part, part.valid, config.accumulation_steps, may_cut=not setup.extra_losses
+        )  # a user's loss may be something other than a mean over rows
+        going, new = stop_on_kl(config.stop_kl, metrics, going, new, progress, setup.axis_name)
+        return (new, going), (stack(metrics), going)
 
-    def epoch(carry: Progress, order: Array) -> tuple[Progress, tuple[Stacked, Array | None]]:
+    def epoch(carry: Carry, order: Array) -> tuple[Carry, tuple[Stacked, Array | None]]:
         return jax.lax.scan(minibatch, carry, shuffled(batch, order, config.normalize_advantages, setup.axis_name))
 
-    start = (pack(learner.params), learner.opt_state, jnp.array(True) if config.stop_kl else None)
-    (packed, opt_state, _), (logged, going) = jax.lax.scan(epoch, start, order)
-    params, metrics = unpack(packed), mean_over_taken_steps(unstack(logged), going)
+    start = (descent.start(learner.params, learner.opt_state), jnp.array(True) if config.stop_kl else None)
+    (progress, _), (logged, going) = jax.lax.scan(epoch, start, order)
+    learnt, metrics = descent.finish(progress), mean_over_taken_steps(unstack(logged), going)
     error = batch.advantage if setup.intrinsic is None else batch.target - batch.value
     metrics["losses/explained_variance"] = explained_variance(batch.target, error, batch.valid, setup.axis_name)
-    measure = partial(mean_kl, setup.model, params, batch, config.num_minibatches * config.accumulation_steps, setup.axis_name)
+    parts = config.num_minibatches * config.accumulation_steps
+    measure = partial(mean_kl, setup.model, learnt["params"], batch, parts, setup.axis_name)
     fields, refresh_metrics = config.surrogate.refresh(learner, measure)
     statistics = update_statistics(learner.statistics, rollout, hp.gamma, setup.axis_name)
-    return setup.updated(
-        learner, hp, metrics | refresh_metrics, params=params, opt_state=opt_state, statistics=statistics, **fields
-    )
+    return setup.updated(learner, hp, metrics | refresh_metrics, **learnt, statistics=statistics, **fields)
 
 
 def make_algorithm(setup: AlgorithmSetup[PPOConfig]) -> Algorithm:

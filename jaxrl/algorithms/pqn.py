@@ -21,8 +21,8 @@ from jaxrl.builder.setup import AlgorithmSetup, prepare
 from jaxrl.distributions import select_actions
 from jaxrl.exploration.options import Spread
 from jaxrl.models import q_network
-from jaxrl.optimize import packing
-from jaxrl.optimize.gradients import descend, valid_means
+from jaxrl.optimize.descent import Progress
+from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, shuffled
 from jaxrl.returns import discounts, lambda_returns
@@ -30,7 +30,6 @@ from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, Unit, added
 from jaxrl.types import Agent, Array, EnvLike, Metrics, Model, PyTree, Rollout, StepInput
-from jaxrl.xla.fast_random import fold_in
 
 
 @dataclass(frozen=True)
@@ -115,21 +114,20 @@ def pqn_loss(model: Model, params: PyTree, batch: PQNRows, axis_name: str | None
 
 def update(setup: AlgorithmSetup[PQNConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
     config, hp = setup.config, setup.current(learner)
-    optimise, (pack, unpack) = setup.optimizer(hp), packing(setup.optimizer, learner.params)
-    batch, error = targets(setup.model, learner.params, rollout, hp)
+    descent, (batch, error) = setup.descent(hp, learner.params), targets(setup.model, learner.params, rollout, hp)
     sizes = (batch.valid.size, rollout.env_id.size, config.num_epochs, config.num_minibatches)
-    order = minibatches(fold_in(learner.key, learner.version), *sizes, setup.axis_name)
+    order = minibatches(setup.update_key(learner), *sizes, setup.axis_name)
 
-    def minibatch(carry: tuple[PyTree, PyTree], part: PQNRows) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
-        loss = lambda packed: pqn_loss(setup.model, unpack(packed), part, setup.axis_name)  # noqa: E731
-        packed, opt_state, metrics = descend(loss, optimise, *carry, setup.axis_name)
-        return (packed, opt_state), metrics
+    def minibatch(progress: Progress, part: PQNRows) -> tuple[Progress, dict[str, Array]]:
+        return descent.step(lambda params: pqn_loss(setup.model, params, part, setup.axis_name), progress)
 
-    one_pass = lambda carry, order: jax.lax.scan(minibatch, carry, shuffled(batch, order, False))  # noqa: E731
-    (packed, opt_state), metrics = jax.lax.scan(one_pass, (pack(learner.params), learner.opt_state), order)
+    def one_pass(progress: Progress, order: Array) -> tuple[Progress, dict[str, Array]]:
+        return jax.lax.scan(minibatch, progress, shuffled(batch, order, False))
+
+    progress, metrics = jax.lax.scan(one_pass, descent.start(learner.params, learner.opt_state), order)
     explained = explained_variance(batch.target, error, batch.valid, setup.axis_name)
     metrics |= {"charts/epsilon": epsilon(setup, learner), "losses/explained_variance": explained}
-    return setup.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
+    return setup.updated(learner, hp, metrics, **descent.finish(progress))
 
 
 @with_keywords_of(agent_keywords)

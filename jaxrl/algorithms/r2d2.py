@@ -5,7 +5,7 @@ Reads top to bottom: settings, loss, storing, learning, builder.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,8 @@ from jaxrl.algorithms.common.value_rescaling import Rescale, scale
 from jaxrl.builder.components import ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
-from jaxrl.builder.setup import AlgorithmSetup, prepare
+from jaxrl.builder.replay_setup import ReplaySetup
+from jaxrl.builder.setup import prepare
 from jaxrl.distributions import select_actions
 from jaxrl.exploration.options import Spread
 from jaxrl.models import q_network
@@ -150,17 +151,17 @@ def r2d2_loss(
 # ------------------------------------------------------------------------------------------------------------ storing, learning
 
 
-def example(setup: AlgorithmSetup[R2D2Config]) -> CarriedRows:
+def example(setup: ReplaySetup[R2D2Config]) -> CarriedRows:
     """Return an example of a stored row, with its carry."""
     carry = jax.tree.map(lambda x: x[0], setup.model.initial_carry(1))
     return CarriedRows(example_row(setup.observation_space, setup.action_space), carry)
 
 
-def init(setup: AlgorithmSetup[R2D2Config], key: Key, hyperparams: R2D2Hyperparams) -> TargetLearner:
+def init(setup: ReplaySetup[R2D2Config], key: Key, hyperparams: R2D2Hyperparams) -> TargetLearner:
     return q_learning.init(setup, key, hyperparams, example(setup))
 
 
-def observe(setup: AlgorithmSetup[R2D2Config], learner: TargetLearner, rollout: Rollout) -> TargetLearner:
+def observe(setup: ReplaySetup[R2D2Config], learner: TargetLearner, rollout: Rollout) -> TargetLearner:
     """Add the rollout's rows to the replay, unnormalised, with the carry before the first."""
     rows = CarriedRows(replay_rows(rollout), jax.tree.map(lambda x: x[None], rollout.carry))
     return learner._replace(replay=setup.replay.add(learner.replay, rows, rollout.env_id))
@@ -172,7 +173,7 @@ def turned(batch: Sequences) -> Sequences:
     return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=batch.carry, weight=batch.weight)
 
 
-def learn(setup: AlgorithmSetup[R2D2Config], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
+def learn(setup: ReplaySetup[R2D2Config], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
     config, hp = setup.config, setup.current(learner)
 
     def loss(params: PyTree, target_params: PyTree, batch: Sequences) -> tuple[Array, dict[str, Array]]:
@@ -187,7 +188,7 @@ def learn(setup: AlgorithmSetup[R2D2Config], learner: TargetLearner) -> tuple[Ta
 # --------------------------------------------------------------------------------------------------------------------- builder
 
 
-def check_sequences(replay: ReplayFn, setup: AlgorithmSetup[R2D2Config]) -> None:
+def check_sequences(replay: ReplayFn, setup: ReplaySetup[R2D2Config]) -> None:
     """Raise TypeError unless the replay returns a rollout's rows with the carry before them. Only shapes are computed.
 
     Raises:
@@ -230,7 +231,7 @@ def make_r2d2(env: EnvLike, **keywords: Any) -> Agent:
             'model={"core": "gru"}, or use make_dqn'
         )
     stored = resolve_replay(replay, prepared.env, config, before=1, after=config.rows_behind)
-    setup = replace(prepared.setup, replay=stored)
+    setup = ReplaySetup.from_setup(prepared.setup, replay=stored)
     if replay is not None:
         check_sequences(replay, setup)
     algorithm = partial(setup.algorithm, init=init, policy=policy, act=act, observe=observe, learn=learn)

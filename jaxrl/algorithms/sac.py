@@ -156,7 +156,7 @@ def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACSta
         params, target_params, opt_state = carry
         y = target(setup, policy, target_params, temperature, update)
         loss = lambda params: critic_loss(setup, params, y, update)  # noqa: E731
-        params, opt_state, metrics = critic.descend(loss, params, opt_state, setup.axis_name)
+        params, opt_state, metrics = critic.single_step(loss, params, opt_state)
         return (params, optax.incremental_update(params, target_params, hp.tau), opt_state), metrics
 
     def group(carry: Any, updates: CriticBatch) -> Any:
@@ -167,7 +167,7 @@ def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACSta
             setup, learner, hp.gamma, partial(critic_update, params, temperature), critics, updates
         )
         loss = lambda params: actor_loss(setup, params, critics[0][0], temperature, last)  # noqa: E731
-        params, opt_state, logged = actor.descend(loss, params, opt_state, setup.axis_name)
+        params, opt_state, logged = actor.single_step(loss, params, opt_state)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
         if is_learned:
             slope = temperature_gradient(log_temperature, pmean(logged["losses/entropy"], setup.axis_name), goal)

@@ -18,9 +18,14 @@ def uniform_of(noise: Array) -> Array:
     return jax.lax.erf(noise * math.sqrt(0.5))
 
 
+def standard_normal(key: Key, shape: tuple[int, ...]) -> Array:
+    """Draw standard normal noise, f32[*shape]."""
+    return fast_random.normal(key, shape)
+
+
 def normal_each(keys: Key, size: int) -> Array:
     """Draw standard normal noise, f32[B, size], for row b with ``keys[b]``."""
-    return jax.vmap(lambda key: fast_random.normal(key, (size,)))(keys)
+    return jax.vmap(lambda key: standard_normal(key, (size,)))(keys)
 
 
 # ---------------------------------------------------------------------------------------------------- noise over several rows

@@ -1,4 +1,4 @@
-"""Shuffled minibatches, and explained variance."""
+"""Shuffled minibatches, random subsets, and explained variance."""
 
 from __future__ import annotations
 
@@ -64,6 +64,12 @@ def shuffled_rows(key: Key, size: int) -> Array:
     bits = fast_random.bits(key, (size,), jnp.uint32)
     mask = jnp.uint32(2**index_bits - 1)
     return (jnp.sort((bits & ~mask) | jnp.arange(size, dtype=jnp.uint32)) & mask).astype(jnp.int32)
+
+
+def random_subsets(key: Key, shape: tuple[int, int], size: int) -> Array:
+    """Choose ``size`` elements of each row at random, without replacement: bool[*shape]."""
+    score = fast_random.bits(key, shape)
+    return (score[:, :, None] > score[:, None, :]).sum(-1) < size
 
 
 def shuffled(batch: Any, order: Array, standardize: bool, axis_name: str | None = None) -> Any:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.types import Array
+from jaxrl.xla.platforms import on_cpu
 
 
 def repeated(x: Array, times: int) -> Array:
@@ -18,4 +19,4 @@ def repeated(x: Array, times: int) -> Array:
     def broadcast(x: Array) -> Array:
         return jnp.broadcast_to(x, (times, *x.shape))
 
-    return jax.lax.platform_dependent(x, cpu=lambda x: jax.lax.optimization_barrier(broadcast(x)), default=broadcast)
+    return on_cpu(x, cpu=lambda x: jax.lax.optimization_barrier(broadcast(x)), default=broadcast)

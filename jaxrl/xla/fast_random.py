@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.types import Array, Key
+from jaxrl.xla.platforms import on_cpu
 from jaxrl.xla.private_jax import define_prng, setting
 
 P = ParamSpec("P")
@@ -25,7 +26,6 @@ ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 PARITY = 0x1BD11BDA
 
 
-@jax.jit  # traced and lowered once per shape; otherwise it takes a third of the time to trace a program
 def threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
     """Compute Threefry-2x32 with 20 rounds (Salmon et al. 2011): two words, u32[...] each.
 
@@ -43,29 +43,51 @@ def threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
     return x, y
 
 
-def _counted(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
+def _words(key: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
     count = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
     return threefry(key, jnp.zeros_like(count), count)
+
+
+# The functions of the generator. They are traced and lowered once per shape, because of jit; otherwise it would take a third of
+# the time to trace a program. Other platforms have no loop, and use JAX's functions.
 
 
 def _seed(seed: Array) -> Array:
     return jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
-    return jnp.stack(_counted(key, shape), -1)
+    def default(key: Array) -> Array:
+        return jax.random.key_data(jax.random.split(_key(key), shape))
+
+    return on_cpu(key, cpu=lambda key: jnp.stack(_words(key, shape), -1), default=default)
 
 
+@functools.partial(jax.jit, static_argnums=(1, 2))
 def _random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
-    x, y = _counted(key, shape)
-    if bit_width == 64:
-        return (x.astype(jnp.uint64) << jnp.uint64(32)) | y.astype(jnp.uint64)
-    return (x ^ y).astype(f"uint{bit_width}")
+    def cpu(key: Array) -> Array:
+        x, y = _words(key, shape)
+        if bit_width == 64:
+            return (x.astype(jnp.uint64) << jnp.uint64(32)) | y.astype(jnp.uint64)
+        return (x ^ y).astype(f"uint{bit_width}")
+
+    return on_cpu(key, cpu=cpu, default=lambda key: jax.random.bits(_key(key), shape, jnp.dtype(f"uint{bit_width}")))
 
 
-def _fold_in(key: Array, data: Any) -> Array:
-    low = jnp.asarray(data).astype(jnp.uint32)
-    return jnp.stack(threefry(key, jnp.zeros_like(low), low), -1)
+@jax.jit
+def _fold_in(key: Array, data: Array) -> Array:
+    def cpu(key: Array, low: Array) -> Array:
+        return jnp.stack(threefry(key, jnp.zeros_like(low), low), -1)
+
+    def default(key: Array, low: Array) -> Array:
+        return jax.random.key_data(jax.random.fold_in(_key(key), low))
+
+    return on_cpu(key, jnp.asarray(data).astype(jnp.uint32), cpu=cpu, default=default)
+
+
+def _key(words: Array) -> Key:
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
 
 
 UNROLLED = define_prng("jaxrl", (2,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in)

@@ -386,7 +386,7 @@ UNDECORATED = [
     "jaxrl.models:component",
     "jaxrl.models:make_network",
     "jaxrl.optimize:_adam",
-    "jaxrl.optimize:packing",
+    "jaxrl.optimize:elementwise",
     "jaxrl.replay.uniform:make_ring",
     "jaxrl.settings.loadable:component",
 ]

@@ -124,6 +124,36 @@ def test_rooms_of_the_runtime_look_down_only(name: str) -> None:
     assert not above
 
 
+SPEED = {
+    "cache_blocking": {"jaxrl.optimize.gradients", "jaxrl.rollout.outputs"},
+    "copies": {"jaxrl.models.ensemble"},
+    "ordered_collectives": {"jaxrl.agent", "jaxrl.runtime.actors.gradients"},
+    "packed_parameters": {"jaxrl.optimize.descent"},
+    "packed_scan": {"jaxrl.rollout.collect"},
+}
+"""Module of ``jaxrl.xla`` -> the modules that use it. Whoever removes one has this much to change."""
+
+
+@pytest.mark.parametrize("name", SPEED)
+def test_what_is_for_speed_is_used_in_few_places(name: str) -> None:
+    room, outside = f"jaxrl.xla.{name}", {n: p for n, p in MODULES.items() if not n.startswith("jaxrl.xla")}
+    assert {n for n, p in outside.items() if any(f"{x}.".startswith(f"{room}.") for x in imported_by(n, p))} == SPEED[name]
+
+
+def test_no_algorithm_or_example_uses_what_is_for_speed() -> None:
+    algorithms = {name: path for name, path in MODULES.items() if name.startswith("jaxrl.algorithms")}
+    files = algorithms | {f"examples.{path.stem}": path for path in (ROOT / "examples").glob("*.py")}
+    assert len(files) > 30
+    assert not {name for name, path in files.items() if any(x.startswith("jaxrl.xla") for x in imported_by(name, path))}
+
+
+@pytest.mark.parametrize("name", ["first_algorithm", "custom_algorithm"])
+def test_a_first_algorithm_needs_few_names(name: str) -> None:
+    tree = ast.parse((ROOT / f"examples/{name}.py").read_text())
+    froms = [x for x in ast.walk(tree) if isinstance(x, ast.ImportFrom) and (x.module or "").split(".")[0] == "jaxrl"]
+    assert len([alias for node in froms for alias in node.names]) <= 10 and len({node.module for node in froms}) <= 5
+
+
 def test_a_folder_is_seen_at_a_glance() -> None:
     counts = Counter(path.parent for path in MODULES.values())
     assert not {folder.name: number for folder, number in counts.items() if number > 16}  # with its __init__.py

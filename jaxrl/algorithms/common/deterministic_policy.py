@@ -30,11 +30,9 @@ from jaxrl.algorithms.common.off_policy import OffPolicyConfig, check_actions_of
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.exploration.options import OU, Gaussian
 from jaxrl.models import deterministic_policy
-from jaxrl.optimize.gradients import valid_mean
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay.transitions import bootstrapped
 from jaxrl.rollout.collect import fold_each
-from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
 
@@ -88,14 +86,14 @@ def act(
     """
     action = setup.model.apply(policy.params.actor, (), inputs)[1]
     if not explore:
-        return carry, to_environment(setup.action_space, action), {}
+        return carry, setup.to_environment(action), {}
     at_random, scale, theta = policy.exploration
     drawn = normal_each(fold_each(key, env_id), action.shape[-1])
     noise = scale * drawn
     if isinstance(setup.config.noise, OU):
         noise += (1.0 - theta) * jnp.where(inputs.is_first[:, None], 0.0, carry)
         carry = noise
-    return carry, to_environment(setup.action_space, jnp.where(at_random, uniform_of(drawn), action + noise)), {}
+    return carry, setup.to_environment(jnp.where(at_random, uniform_of(drawn), action + noise)), {}
 
 
 # ---------------------------------------------------------------------------------------------------------------------- update
@@ -117,7 +115,7 @@ def actor_loss(
     batch, first = update.batch, jax.tree.map(lambda x: x[:1], critic)
     action = setup.model.apply(actor, (), batch.inputs)[1]
     value = action_values(setup, first, batch.inputs, action, jax.random.fold_in(update.key, 2))[0]
-    loss = -valid_mean(batch.valid, setup.axis_name)(value)
+    loss = -setup.valid_mean(batch.valid)(value)
     return loss, {"losses/actor_loss": loss}
 
 
@@ -135,7 +133,7 @@ def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: TargetLearner
         params, opt_state = carry
         y = target(setup, hp, targets, update)
         loss = lambda params: critic_loss(setup, params, y, update)  # noqa: E731
-        params, opt_state, metrics = nets.critic.descend(loss, params, opt_state, setup.axis_name)
+        params, opt_state, metrics = nets.critic.single_step(loss, params, opt_state)
         return (params, opt_state), metrics
 
     def group(carry: Any, updates: CriticBatch) -> Any:
@@ -144,7 +142,7 @@ def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: TargetLearner
         after, metrics, last = learn_critics(setup, learner, hp.gamma, partial(critic_update, targets), before, updates)
         (critic, critic_state), replay = after
         loss = lambda params: actor_loss(setup, params, critic, last)  # noqa: E731
-        actor, actor_state, logged = nets.actor.descend(loss, params.actor, opt_state.actor, setup.axis_name)
+        actor, actor_state, logged = nets.actor.single_step(loss, params.actor, opt_state.actor)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
         params = ActorCriticPair(actor, critic)
         targets = optax.incremental_update(params, targets, hp.tau)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCritic
 from jaxrl.builder.components import ModelFn, check_arguments, is_recurrent, model_output, resolve_model, resolve_replay, show
 from jaxrl.builder.config import HindsightConfig
 from jaxrl.builder.keywords import split_keywords
+from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.models import action_value, policy_network
@@ -107,8 +108,7 @@ def prepare_off_policy(
     default_critic = partial(action_value, num_outputs=outputs, **(critic if isinstance(critic, Mapping) else {}))
     resolved = resolve_critic(None if isinstance(critic, Mapping) else critic, default_critic, bound, outputs)
     replay = resolve_replay(parts["replay"], bound, structure, before=1, after=structure.n_step)
-    setup = {field.name: getattr(prepared.setup, field.name) for field in fields(prepared.setup)}
-    return prepared, ActorCriticSetup(**{**setup, "critic": resolved, "replay": replay})
+    return prepared, ActorCriticSetup.from_setup(prepared.setup, replay=replay, critic=resolved)
 
 
 def resolve_critic(
@@ -181,10 +181,10 @@ def init_networks(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> t
     critic = jax.vmap(setup.critic.init, in_axes=(0, None))(jnp.stack(critic_keys), seen._replace(prev_action=inputs.prev_action))
     params = ActorCriticPair(setup.model.init(actor_key, inputs), critic)
     nets = networks(setup, params, hyperparams)
-    return params, ActorCriticPair(*(net.optimise.init(net.pack(part)) for net, part in zip(nets, params, strict=True)))
+    return params, ActorCriticPair(*(net.init(part) for net, part in zip(nets, params, strict=True)))
 
 
-def init_replay(setup: AlgorithmSetup[Any]) -> Any:
+def init_replay(setup: ReplaySetup[Any]) -> Any:
     return setup.replay.init(example_row(setup.observation_space, setup.action_space))
 
 

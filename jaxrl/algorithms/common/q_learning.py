@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.exploration.epsilon_greedy import epsilon_greedy, falling_epsilon, spread_epsilon
 from jaxrl.models import split_mask
-from jaxrl.optimize import packing
-from jaxrl.optimize.gradients import descend
+from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay import Draw
 from jaxrl.rollout.collect import fold_each
@@ -54,7 +54,7 @@ PRIORITIES = "priorities"
 """Key in the metrics of a loss for the priorities of the drawn rows, f32[batch_size]. They are not logged."""
 
 
-def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any, example: Any) -> TargetLearner:
+def init(setup: ReplaySetup[Any], key: Key, hyperparams: Any, example: Any) -> TargetLearner:
     """Initialise the learner, with identical online and target networks and a replay for rows like ``example``, unbatched."""
     learner = setup.init_learner(key, hyperparams)
     target_params = jax.tree.map(jnp.copy, learner.params)
@@ -62,7 +62,7 @@ def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any, example: Any) -
 
 
 def learn(
-    setup: AlgorithmSetup[Any],
+    setup: ReplaySetup[Any],
     learner: TargetLearner,
     hyperparams: Any,
     loss: Callable[..., tuple[Array, dict[str, Array]]],
@@ -75,26 +75,22 @@ def learn(
     Args:
       hyperparams: ``setup.current(learner)``.
       loss: (params, target_params, batch, *others) -> (loss, scalars to log with ``PRIORITIES``).
-      batch: (replay's state, draw) -> the update's batch, as in ``AlgorithmSetup.scan_updates``.
-      others: further inputs of the loss, as in ``AlgorithmSetup.scan_updates``.
+      batch: (replay's state, draw) -> the update's batch, as in ``ReplaySetup.scan_updates``.
+      others: further inputs of the loss, as in ``ReplaySetup.scan_updates``.
     """
     config = setup.config
-    optimise, (pack, unpack) = setup.optimizer(hyperparams), packing(setup.optimizer, learner.params)
+    descent = setup.descent(hyperparams, learner.params)
     # Modulo first, because the count of all updates may not fit in 32 bits.
     first = (learner.version % config.target_update_interval) * config.updates_per_iteration
 
-    def update_once(carry: tuple[PyTree, PyTree, PyTree], update_inputs: tuple[Any, ...]) -> Any:
-        (packed, target, opt_state), (index, *rest) = carry, update_inputs
-        loss_of = lambda p: loss(unpack(p), unpack(target), *rest)  # noqa: E731
-        packed, opt_state, metrics = descend(loss_of, optimise, packed, opt_state, setup.axis_name)
+    def update_once(progress: Progress, update_inputs: tuple[Any, ...]) -> Any:
+        (index, *rest), target = update_inputs, descent.target_params(progress)
+        progress, metrics = descent.step(lambda params: loss(params, target, *rest), progress)
         priorities = metrics.pop(PRIORITIES)
-        # where, applied to the parameters only: under vmap, a cond on the state would become a select of all of it.
         step = jnp.where((first + index + 1) % config.target_update_interval == 0, hyperparams.tau, 0.0)
-        target = jax.tree.map(lambda p, t: jnp.where(step == 1.0, p, t + step * (p - t)), packed, target)
-        return (packed, target, opt_state), (metrics, priorities)
+        return descent.move_target(progress, step), (metrics, priorities)
 
-    start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
-    (packed, target, opt_state), replay, metrics = setup.scan_updates(learner, update_once, start, batch, *others)
+    start = descent.start(learner.params, learner.opt_state, learner.target_params)
+    progress, replay, metrics = setup.scan_updates(learner, update_once, start, batch, *others)
     metrics["charts/epsilon"] = epsilon(setup, learner)
-    fields = {"params": unpack(packed), "target_params": unpack(target), "opt_state": opt_state, "replay": replay}
-    return setup.updated(learner, hyperparams, metrics, **fields)
+    return setup.updated(learner, hyperparams, metrics, **descent.finish(progress), replay=replay)

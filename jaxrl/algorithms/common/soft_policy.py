@@ -16,13 +16,11 @@ from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatc
 from jaxrl.algorithms.common.optimistic_exploration import optimistic
 from jaxrl.distributions import MASKED, Categorical, sample_each
 from jaxrl.exploration.action_noise import normal_each, uniform_of
-from jaxrl.optimize.gradients import valid_mean
 from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.rollout.collect import fold_each
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.options import Option, hyperparameter, option
 from jaxrl.settings.validation import NonNegative, Positive, Unit, refuse_unused
-from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.types import Array, Key, Policy, PyTree, StepInput
 
 
@@ -63,7 +61,7 @@ def act(
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     output = setup.model.apply(policy.params.actor, (), inputs)[1]
     if not explore:
-        return carry, to_environment(setup.action_space, output.mode()), {}
+        return carry, setup.to_environment(output.mode()), {}
     keys, at_random = fold_each(key, env_id), policy.exploration
     if isinstance(output, Categorical):
         logits = jnp.where(at_random & (output.logits > 0.5 * MASKED), 0.0, output.logits)
@@ -71,7 +69,7 @@ def act(
     if setup.config.exploration is not None:
         at_random, output = policy.exploration.at_random, optimistic(setup, policy, output, inputs)
     noise = normal_each(keys, output.mean.shape[-1])
-    return carry, to_environment(setup.action_space, jnp.where(at_random, uniform_of(noise), output.at(noise)[0])), {}
+    return carry, setup.to_environment(jnp.where(at_random, uniform_of(noise), output.at(noise)[0])), {}
 
 
 # ---------------------------------------------------------------------------------------------------------------------- losses
@@ -112,7 +110,7 @@ def actor_loss(
     every = lambda inputs, action: action_values(setup, critic, inputs, action, key)  # noqa: E731
     values = lambda *arguments: of_all(setup.config.critics.values(every(*arguments)))  # noqa: E731
     value, entropy = soft_value(setup, actor, values, update.batch.inputs, update.noise[1], temperature)
-    mean = valid_mean(update.batch.valid, setup.axis_name)
+    mean = setup.valid_mean(update.batch.valid)
     loss = -mean(value)
     return loss, {"losses/actor_loss": loss, "losses/entropy": mean(entropy)}
 
