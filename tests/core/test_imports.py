@@ -125,7 +125,12 @@ def test_rooms_of_the_runtime_look_down_only(name: str) -> None:
 
 
 SPEED = {
-    "cache_blocking": {"jaxrl.optimize.gradients", "jaxrl.rollout.outputs"},
+    "cache_blocking": {
+        "jaxrl.optimize.gradients",
+        "jaxrl.rollout.outputs",
+        "jaxrl.runtime.logs.provenance",
+        "jaxrl.runtime.training_loop.session",
+    },
     "copies": {"jaxrl.models.ensemble"},
     "ordered_collectives": {"jaxrl.agent", "jaxrl.runtime.actors.gradients"},
     "packed_parameters": {"jaxrl.optimize.descent"},
