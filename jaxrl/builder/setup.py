@@ -34,7 +34,7 @@ from jaxrl.builder.components import (
 )
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.spec import agent_spec, brief
-from jaxrl.envs.resolve import resolve_env
+from jaxrl.envs import resolve_env
 from jaxrl.exploration.action_noise import hold_noise
 from jaxrl.intrinsic.part import Intrinsic, exploring
 from jaxrl.metrics import scalars

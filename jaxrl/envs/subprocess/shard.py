@@ -23,12 +23,7 @@ class Part:
     """Some environments of a batch. They serve one request at a time; it is done when ``asked`` is empty again."""
 
     def __init__(self, label: str, open: OpenFn, num_envs: int, seed: int, first: int, log_folder: Path | None) -> None:
-        """Start a process that opens the environments. ``seed`` and their indices, from ``first``, determine their streams.
-
-        Raises:
-          ValueError: ``open`` cannot be pickled.
-          OSError: too many open files or processes.
-        """
+        """Start a process that opens the environments. ``seed`` and their indices, from ``first``, determine their streams."""
         self._label, self._open, self._num_envs, self._seed = label, open, num_envs, seed
         self.first, self.last = first, first + num_envs - 1
         """Indices of the first and the last environment, inclusive."""

@@ -34,9 +34,6 @@ class SharedRows:
         Args:
           example: result of ``example_of``.
           connection: receives the memory from the process that allocated it (``give``). None allocates it here.
-
-        Raises:
-          OSError: not enough memory, or too many open files.
         """
         self._arguments = example, num_envs
         places = tree.map_structure(lambda x: np.broadcast_to(np.zeros((), x.dtype), (num_envs, *x.shape[1:])), example)
