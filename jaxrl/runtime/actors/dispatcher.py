@@ -149,9 +149,8 @@ class Dispatcher:
             self.thread.join()
         os.close(self.asleep)
         os.close(self.bell)
-        for blocks in (self.policies, self.rollouts):
+        for blocks in (self.policies, self.rollouts, self.progress):
             blocks.close()
-        self.progress.close()
 
     def _check_open(self) -> None:
         if self.error is not None:
@@ -162,7 +161,7 @@ class Dispatcher:
     def _run(self) -> None:
         try:
             for member in self.members:
-                member.start(self.progress.memory)
+                member.start(*self.progress.memory)
             while not self.closing:
                 self._turn()
         except BaseException as error:
@@ -294,4 +293,4 @@ class Dispatcher:
             self.note(remote.rstrip())
         with self.lock:
             self._put_down(member)
-        member.start(self.progress.memory)
+        member.start(*self.progress.memory)

@@ -80,14 +80,11 @@ class WorkerHandle:
     def trouble(self, rows: int, timeout: float, elapsed: float) -> str | None:
         """Return the process's fault, if it has one.
 
-        A process that has ended is usually found by its closed connection. It is found here if a process that it started keeps
-        the connection open.
-
         Args:
           rows: number of rows that it has reported.
           elapsed: time on the clock of ``Ran``.
         """
-        if self.child.has_ended and not self.child.has_said:
+        if self.child.has_ended and not self.child.has_said:  # a process that it started keeps its connection open
             return self.child.how_it_ended()
         if self.since is None or rows != self.rows or not (self.busy or not self.ready):
             self.rows, self.since = rows, elapsed
