@@ -146,8 +146,7 @@ def _replicated(tree: PyTree) -> PyTree:
     """Replace sharded arrays by replicated ones, in one program for all."""
     leaves, structure = jax.tree.flatten(tree)
     spread = [x for x in leaves if _is_spread(x)]
-    meshes = {x.sharding.mesh for x in spread}
-    whole = iter(_gathering(NamedSharding(meshes.pop(), PartitionSpec()))(spread))
+    whole = iter(_gathering(NamedSharding(spread[0].sharding.mesh, PartitionSpec()))(spread))
     return structure.unflatten([next(whole) if _is_spread(x) else x for x in leaves])
 
 
