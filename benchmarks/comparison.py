@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.experiments import EXPERIMENTS
 from benchmarks.markdown import table
 from benchmarks.switches import PANELS
 from jaxrl.algorithms.presets import interval_text, shown
@@ -44,7 +45,7 @@ def comparison_table(compared: Compared, env: str) -> str:
         raise ValueError(f"no scores of {env} to compare; run python -m benchmarks scores")
     rows = []
     for label, result in compared[env].items():
-        settings = result["experiment"]["settings"]
+        settings = EXPERIMENTS[result["name"]].settings  # a result may have those of jaxrl 0.2, which are written differently
         changed = ", ".join(f"`{name}={value!r}`" for name, value in settings.items()) if len(settings) <= MOST_SETTINGS else "–"
         worst = shown(min(result["scores"]), result["mean"])
         rows.append([label, interval_text(result["mean"], *result["interval"]), worst, f"`{result['name']}`", changed or "–"])

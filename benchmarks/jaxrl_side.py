@@ -20,11 +20,12 @@ from jaxrl.agent import bind, environment_ids
 from jaxrl.builder.spec import describe_env
 from jaxrl.metrics import all_reduce, to_floats
 from jaxrl.models import actor_critic, q_network
+from jaxrl.options import Clip, LearnedTemperature
 from jaxrl.rollout.collect import collect, fold_each
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.runtime.trainers.device_layout import open_fused
 from jaxrl.runtime.trainers.fused import FusedDriver
-from jaxrl.training import evaluate, num_iterations
+from jaxrl.training import evaluate_pure, num_iterations
 from jaxrl.types import Agent, Algorithm, Array, Key, Mean, Metrics, Policy, PyTree, Rollout, StepInput
 
 
@@ -35,12 +36,14 @@ def make_agent(case: Case) -> Agent:
         "activation": "tanh" if case.algorithm == "ppo" else "relu",
     } | case.network
     if case.algorithm == "ppo":
-        model = partial(actor_critic, **network)
-        return jaxrl.make_ppo(case.env, model=model, clip_value_loss=True, anneal=False, **case.settings)
+        model, settings = partial(actor_critic, **network), dict(case.settings)
+        surrogate = Clip(eps=settings.pop("clip_eps"), value_loss=True)
+        return jaxrl.make_ppo(case.env, model=model, surrogate=surrogate, anneal=False, **settings)
     ratio = case.settings["batch_size"] / case.settings["num_envs"]
     one_update_per_step = {"rollout_length": 1, "replay_ratio": ratio, "n_step": 1, "anneal": False}
     if case.algorithm == "sac":
-        rates = dict.fromkeys(("actor_learning_rate", "temperature_learning_rate"), case.settings["learning_rate"])
+        rate = case.settings["learning_rate"]
+        rates = {"actor_learning_rate": rate, "temperature": LearnedTemperature(learning_rate=rate)}
         return jaxrl.make_sac(case.env, model=network, **one_update_per_step, **rates, **case.settings)
     model = partial(q_network, **network)
     return jaxrl.make_dqn(case.env, model=model, target_update_interval=1, **one_update_per_step, **case.settings)
@@ -181,7 +184,7 @@ class FusedProgram:
 
     def evaluate(self, policies: Policy, keys: Key) -> Array:
         def mean_return(policy: Policy, key: Key) -> Array:
-            return evaluate(self._agent, policy, key, EPISODES).episodic_return.mean()
+            return evaluate_pure(self._agent, policy, key, EPISODES).episodic_return.mean()
 
         return jax.jit(jax.vmap(mean_return))(policies, keys)
 

@@ -22,7 +22,8 @@ from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.runtime.logs.run_folder import RunFolder
 from jaxrl.runtime.trainers.device_layout import open_fused
 from jaxrl.runtime.training_loop.plan import make_plan
-from jaxrl.runtime.training_loop.run_files import RunFiles, RunOutput
+from jaxrl.runtime.training_loop.run_config import Checkpoints, Evaluations, Members, RunConfig
+from jaxrl.runtime.training_loop.run_files import RunFiles
 from jaxrl.runtime.training_loop.session import Session
 from jaxrl.types import Agent
 
@@ -45,11 +46,12 @@ def measure(pairs: int, chunk_seconds: float, out: Path) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as name:
         folder = RunFolder(Path(name) / "run")
-        plan = make_plan(agent, 10**9, eval_every=0, chunk_iterations=iterations)
-        request = {**plan.describe(), "seeds": SEEDS, "hyperparams": None, "save_replay": True}
-        files = RunFiles(folder, agent, request, RunOutput(checkpoint_every=0), jax.devices(), lambda text: None)
+        checkpoints, evaluation = Checkpoints(checkpoint_every=0), Evaluations(eval_every=0)
+        config = RunConfig(10**9, Members(SEEDS), iterations, evaluation=evaluation, checkpoints=checkpoints)
+        plan = make_plan(agent, config)
+        files = RunFiles(folder, agent, plan, jax.devices(), lambda text: None)
         session = Session(driver, SEEDS, plan, make_progress("", plan.total_steps, quiet=True), files)
-        about: dict[str, Any] = {"spec": agent.spec, "request": request, "note": lambda text: None}
+        about: dict[str, Any] = {"spec": agent.spec, "request": plan.request(), "note": lambda text: None}
         saver = Saver(RunFolder(Path(name) / "saved"), **about, every=1e-9, keep=3)
         step = itertools.count(1)
 

@@ -15,6 +15,7 @@ import jaxrl
 from benchmarks import machine, pictures
 from benchmarks.experiments import Experiment
 from benchmarks.thin import thin_history, write_thin
+from jaxrl.builder.old_specs import converted
 from jaxrl.builder.spec import algorithm_name
 from jaxrl.runtime.console.progress import duration
 from jaxrl.runtime.logs.provenance import installed_versions
@@ -74,7 +75,16 @@ def finished(path: Path, experiment: Experiment) -> dict[str, Any] | None:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
         return None
-    return result if result.get("experiment") == describe(experiment) else None
+    found, asked = result.get("experiment", {}), describe(experiment)
+    if found == asked:
+        return result
+    rewritten = {**found, "settings": asked["settings"]} == asked and is_agent_of(experiment, result["spec"])
+    return result if rewritten else None
+
+
+def is_agent_of(experiment: Experiment, spec: dict[str, Any]) -> bool:
+    """Return True if a result's spec is that of the experiment's agent. Results of jaxrl 0.2 have flat settings."""
+    return json.loads(json.dumps(plain(build_agent(experiment).spec))) == converted(spec)
 
 
 def build_agent(experiment: Experiment) -> Agent:

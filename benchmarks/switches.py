@@ -6,12 +6,14 @@ from typing import Any, NamedTuple
 
 CROSS_ENTROPY = {"learning_rate": 1e-3, "adam_eps": 1.5e-4}
 """A learning rate for C51's loss."""
-QUANTILES = {"num_quantiles": 8, "huber_threshold": 10.0, "learning_rate": 3e-3}
-"""Eight quantiles for speed, a threshold for returns of up to 100, and a learning rate for gradients summed over quantiles."""
-CARTPOLE_RETURNS = {"v_min": 0.0, "v_max": 100.0}
-"""Range of returns with a discount of 0.99."""
-MINATAR_RETURNS = {"v_min": 0.0, "v_max": 20.0}
-"""Range of returns, for at most one reward in five steps."""
+QUANTILES = {"num_quantiles": 8, "huber_threshold": 10.0}
+"""Eight quantiles for speed, and a threshold for returns of up to 100."""
+SUMMED = {"learning_rate": 3e-3}
+"""A learning rate for gradients summed over quantiles."""
+CARTPOLE_RETURNS = {"head": {"name": "c51", "v_min": 0.0, "v_max": 100.0}}
+"""C51 for the range of returns with a discount of 0.99."""
+MINATAR_RETURNS = {"head": {"name": "c51", "v_min": 0.0, "v_max": 20.0}}
+"""C51 for the range of returns with at most one reward in five steps."""
 
 MINATAR_GAMES = {"Breakout": 10, "SpaceInvaders": 45}
 """DQN's training returns after 5M frames in Young & Tian 2019."""
@@ -41,17 +43,17 @@ class Variant(NamedTuple):
 
 
 SWITCHES = {
-    "dueling": Variant("+ dueling", {"dueling": True}),
-    "munchausen": Variant("+ Munchausen", {"munchausen": 0.9}),
-    "prioritized": Variant("+ prioritised replay", {"prioritized": True}),
-    "apex": Variant("+ an ε per environment", {"epsilon_start": 0.4, "epsilon_end": 0.4, "epsilon_exponent": 7.0}),
-    "noisy": Variant("+ noisy layers", {"noisy": True, "epsilon_start": 0.0, "epsilon_end": 0.0}),
-    "c51": Variant("+ C51", {"head": "c51", **CARTPOLE_RETURNS, **CROSS_ENTROPY}),
-    "qr": Variant("+ QR", {"head": "qr", **QUANTILES}),
-    "iqn": Variant("+ IQN", {"head": "iqn", **QUANTILES, "replay_ratio": 4}),
+    "dueling": Variant("+ dueling", {"model": {"dueling": True}}),
+    "munchausen": Variant("+ Munchausen", {"bootstrap": "munchausen"}),
+    "prioritized": Variant("+ prioritised replay", {"replay": "prioritized"}),
+    "apex": Variant("+ an ε per environment", {"epsilon_start": 0.4, "epsilon_end": 0.4, "exploration": "spread"}),
+    "noisy": Variant("+ noisy layers", {"noise": "noisy", "epsilon_start": 0.0, "epsilon_end": 0.0}),
+    "c51": Variant("+ C51", {**CARTPOLE_RETURNS, **CROSS_ENTROPY}),
+    "qr": Variant("+ QR", {"head": {"name": "qr", **QUANTILES}, **SUMMED}),
+    "iqn": Variant("+ IQN", {"head": {"name": "iqn", **QUANTILES}, **SUMMED, "replay_ratio": 4}),
     "one-step": Variant("− n-step returns", {"n_step": 1, "learning_rate": 3e-3}),
-    "single": Variant("− double", {"double": False}),
-    "mnih": Variant("− both", {"n_step": 1, "double": False}),
+    "single": Variant("− double", {"bootstrap": "greedy"}),
+    "mnih": Variant("− both", {"n_step": 1, "bootstrap": "greedy"}),
 }
 """NAME -> variant of the score ``dqn-cartpole-NAME``."""
 

@@ -17,17 +17,11 @@ import jax
 from gymnasium import spaces
 
 import jaxrl
+from jaxrl import models, returns
 from jaxrl.algorithms import Entry, Paper
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.setup import prepare
-from jaxrl.distributions import sample_each
-from jaxrl.models import actor_critic
-from jaxrl.optimize import packing
-from jaxrl.optimize.gradients import descend, valid_mean
-from jaxrl.returns import discounts, lambda_returns
-from jaxrl.rollout.collect import fold_each
-from jaxrl.settings.validation import Count, LearningRate, Positive, TotalSteps, Unit
-from jaxrl.spaces.action_scaling import to_environment
+from jaxrl.settings import hyperparams, validation
 
 REINFORCE = Entry(
     "reinforce",
@@ -45,53 +39,47 @@ REINFORCE = Entry(
 class ReinforceConfig(RolloutConfig):
     """Static settings. Each field is a keyword of the builder and a flag; its type gives its range."""
 
-    num_envs: Count = 16
-    rollout_length: Count = 128
+    num_envs: validation.Count = 16
+    rollout_length: validation.Count = 128
 
 
 class ReinforceHyperparams(NamedTuple):
     """Hyperparameters. They are keywords and flags too, but stored as arrays, so vmap can run over them."""
 
-    learning_rate: LearningRate = 3e-3
-    """Adam's step size."""
-    gamma: Unit = 0.99
-    """Discount per step."""
-    max_grad_norm: Positive = 0.5
-    """Clip the gradient to this global norm."""
-    total_steps: TotalSteps = 0.0
+    learning_rate: hyperparams.LearningRate = 3e-3
+    gamma: hyperparams.Gamma = 0.99
+    max_grad_norm: hyperparams.MaxGradNorm = 0.5
+    total_steps: hyperparams.TotalSteps = 0.0
     """Rows per seed of the whole run; the learning rate falls to 0 over them. 0: not known yet."""
 
 
 def act(setup, policy, carry, inputs, env_id, key, *, explore):
     carry, output = setup.model.apply(policy.params, carry, inputs)
-    drawn = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
-    return carry, to_environment(setup.action_space, drawn), {"drawn": drawn}
+    drawn = setup.sample(output.policy, key, env_id) if explore else output.policy.mode()
+    return carry, setup.to_environment(drawn), {"drawn": drawn}
 
 
 def update(setup, learner, rollout):
-    hp = setup.current(learner)
-    optimise, (pack, unpack) = setup.optimizer(hp), packing(setup.optimizer, learner.params)
-    mean = valid_mean(rollout.valid, setup.axis_name)
+    hp, mean = setup.current(learner), setup.valid_mean(rollout.valid)
 
-    def loss(packed):
-        _, output = setup.model.unroll(unpack(packed), rollout.carry, rollout.inputs)
+    def loss(params):
+        _, output = setup.model.unroll(params, rollout.carry, rollout.inputs)
         reached = jax.lax.stop_gradient(output.value[1:])  # inputs[t + 1] is always the observation that row t reached
         # λ = 1: the sum of all rewards, bootstrapped from the value of the last observation where an episode was truncated.
-        returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma), reached, rollout.valid)
+        target = returns.lambda_returns(rollout.reward, *returns.discounts(rollout, hp.gamma), reached, rollout.valid)
         value = output.value[:-1]
         log_prob = jax.tree.map(lambda x: x[:-1], output.policy).log_prob(rollout.extras["drawn"])
-        total = mean(-log_prob * jax.lax.stop_gradient(returns - value) + 0.5 * (value - returns) ** 2)
+        total = mean(-log_prob * jax.lax.stop_gradient(target - value) + 0.5 * (value - target) ** 2)
         return total, {"losses/loss": total}
 
-    packed, opt_state, metrics = descend(loss, optimise, pack(learner.params), learner.opt_state, setup.axis_name)
-    return setup.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
+    return setup.descend(learner, hp, loss)
 
 
 def make_reinforce(env, *, model=None, optimizer=None, schedules=None, axis_name=None, **settings: Any) -> jaxrl.Agent:
     parts = {"model": model, "optimizer": optimizer, "schedules": schedules, "axis_name": axis_name}
     kinds = (spaces.Discrete, spaces.Box)
     prepared = prepare(
-        make_reinforce, env, ReinforceConfig, ReinforceHyperparams, settings, kinds, actor_critic, parts, memory=True
+        make_reinforce, env, ReinforceConfig, ReinforceHyperparams, settings, kinds, models.actor_critic, parts, memory=True
     )
     return prepared.bind(prepared.setup.algorithm(act=act, update=update))
 

@@ -14,13 +14,13 @@ from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.setup import prepare
 from jaxrl.models import actor_critic
 from jaxrl.returns import discounts, lambda_returns
-from jaxrl.settings.validation import LearningRate, Positive, TotalSteps, Unit
+from jaxrl.settings.hyperparams import Gamma, LearningRate, MaxGradNorm, TotalSteps
 
 
 class Hyperparams(NamedTuple):
     learning_rate: LearningRate = 3e-3
-    gamma: Unit = 0.99
-    max_grad_norm: Positive = 0.5
+    gamma: Gamma = 0.99
+    max_grad_norm: MaxGradNorm = 0.5
     total_steps: TotalSteps = 0.0
 
 

@@ -18,7 +18,7 @@ def main(file: str = "runs/cartpole-replay.npz", total_steps: int = 100_000, ite
     jaxrl.save_replay(file, jax.tree.map(lambda x: x[0], states))
 
     # Only the agent's algorithm is used from here on: CartPole is neither reset nor stepped.
-    offline = jaxrl.make_dqn("CartPole-v1", anneal=False, learning_rate=1e-3, prioritized=True, **sizes)
+    offline = jaxrl.make_dqn("CartPole-v1", anneal=False, learning_rate=1e-3, replay="prioritized", **sizes)
     learner = offline.algorithm.init(jax.random.key(1), merge_hyperparams(offline.hyperparams, None))
     learner = jaxrl.load_replay(file, offline, learner)
     print(f"{int(learner.replay.ring.size)} rows of each of {offline.num_envs} environments to learn from")

@@ -12,9 +12,9 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxrl.doors import DOORS
 from jaxrl.registry import ALGORITHMS, known_as
 from jaxrl.settings.aliases import hint_or
+from jaxrl.settings.doors import DOORS
 from jaxrl.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -100,10 +100,11 @@ __all__ = [
 __all__ += [entry.builder for entry in ALGORITHMS.values()]
 
 
-_ROOMS = ("envs", "metrics", "models", "parallel", "replay", "returns", "types")
+_ROOMS = ("envs", "metrics", "models", "options", "parallel", "replay", "returns", "types")
 """Modules available as attributes after ``import jaxrl``, as in ``jaxrl.parallel.initialize()``."""
 
 DOORS["jaxrl.parallel.initialize"] = "jaxrl.runtime.distributed.start"
+DOORS["jaxrl.run"] = _HOMES["run"]
 
 
 _ELSEWHERE = {

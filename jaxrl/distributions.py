@@ -25,7 +25,7 @@ import numpy as np
 from jaxrl.settings.loadable import component
 from jaxrl.spaces.action_scaling import within
 from jaxrl.types import Array, Key
-from jaxrl.xla.fast_random import unrolled
+from jaxrl.xla import fast_random
 
 
 class Distribution(Protocol):
@@ -70,7 +70,7 @@ class Categorical(NamedTuple):
     def sample(self, key: Key) -> Array:
         """Draw i32[...] with the Gumbel-max trick."""
         # Subtract the maximum: if all logits are as large as MASKED, the noise would be rounded away.
-        return jax.random.categorical(key, self.logits - self.logits.max(-1, keepdims=True)).astype(jnp.int32)
+        return fast_random.categorical(key, self.logits - self.logits.max(-1, keepdims=True)).astype(jnp.int32)
 
     def mode(self) -> Array:
         return jnp.argmax(self.logits, -1).astype(jnp.int32)
@@ -195,7 +195,7 @@ class Normal(NamedTuple):
 
     def sample(self, key: Key) -> Array:
         """f32[..., d]"""
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        return self.mean + jnp.exp(self.log_std) * fast_random.normal(key, self.mean.shape, self.mean.dtype)
 
     def mode(self) -> Array:
         return self.mean
@@ -324,4 +324,4 @@ def sample_each(distribution: D, keys: Key) -> Array:
     if isinstance(distribution, Categorical):
         bits = jax.random.key_data(keys)[..., -1]
         return distribution.quantile((bits >> 9).astype(jnp.float32) * 2.0**-23)
-    return jax.vmap(lambda d, key: d.sample(key))(distribution, unrolled(keys))
+    return jax.vmap(lambda d, key: d.sample(key))(distribution, keys)

@@ -15,7 +15,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl.types import Array, Max, Mean, Metrics, Min
-from jaxrl.xla.ordered_collectives import together
+from jaxrl.xla.collectives import together
 
 
 def masked_mean(value: Array, where: Array) -> Mean:

@@ -18,9 +18,9 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from jaxrl.agent import check_agent, check_key, warn_if_eager
 from jaxrl.builder.spec import build, unimportable_parts
-from jaxrl.doors import open_door
 from jaxrl.rollout.collect import params_axes
 from jaxrl.settings.aliases import shortened
+from jaxrl.settings.doors import open_door
 from jaxrl.settings.validation import check_count
 from jaxrl.training import check_pure
 from jaxrl.types import Agent, AgentState, Key, PyTree

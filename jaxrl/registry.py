@@ -218,18 +218,18 @@ ALGORITHMS = {
 _ELSEWHERE: dict[str, tuple[str, str]] = {
     "rainbow": (
         "dqn",
-        "--head c51 --dueling --noisy --epsilon-start 0 --epsilon-end 0 --n-step 3 --prioritized --priority-exponent 0.5 "
-        "--learning-rate 1e-3 --adam-eps 1.5e-4",
+        "--head c51 --model dueling=True --noise noisy --epsilon-start 0 --epsilon-end 0 --n-step 3 --replay prioritized "
+        "--replay.exponent 0.5 --learning-rate 1e-3 --adam-eps 1.5e-4",
     ),
     "c51": ("dqn", "--head c51"),
     "qrdqn": ("dqn", "--head qr"),
     "iqn": ("dqn", "--head iqn"),
-    "ddqn": ("dqn", "--double"),
-    "duelingdqn": ("dqn", "--dueling"),
-    "noisydqn": ("dqn", "--noisy"),
-    "per": ("dqn", "--prioritized"),
-    "apex": ("dqn", "--prioritized --scheme apex"),
-    "apexdqn": ("dqn", "--prioritized --scheme apex"),
+    "ddqn": ("dqn", "--bootstrap double"),
+    "duelingdqn": ("dqn", "--model dueling=True"),
+    "noisydqn": ("dqn", "--noise noisy"),
+    "per": ("dqn", "--replay prioritized"),
+    "apex": ("dqn", "--replay prioritized --exploration spread --scheme apex"),
+    "apexdqn": ("dqn", "--replay prioritized --exploration spread --scheme apex"),
     "drqn": ("r2d2", ""),
     "ppo2": ("ppo", ""),
     "ppocontinuous": ("ppo", ""),
@@ -241,11 +241,11 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "vpg": ("reinforce", ""),
     "policygradient": ("reinforce", ""),
     "her": ("sac", "--hindsight future"),
-    "tqc": ("sac", "--num-critics 5 --num-quantiles 25 --dropped-quantiles 2 --actor-value mean"),
-    "redq": ("sac", "--num-critics 10 --num-target-critics 2 --actor-value mean --replay-ratio 5120 --policy-delay 20"),
+    "tqc": ("sac", "--critics quantiles --critics.size 5 --actor-value mean"),
+    "redq": ("sac", "--critics.size 10 --critics.subset 2 --actor-value mean --replay-ratio 5120 --policy-delay 20"),
     "droq": (
         "sac",
-        "--critic-dropout 0.01 --critic-layer-norm --actor-value mean --replay-ratio 5120 --policy-delay 20",
+        "--critic dropout=0.01 layer_norm=True --actor-value mean --replay-ratio 5120 --policy-delay 20",
     ),
 }
 """Algorithms of other libraries that are settings here: name without punctuation -> algorithm and its command-line flags."""
@@ -267,9 +267,14 @@ def unknown_algorithm(name: str) -> ValueError | TypeError:
 
 
 def setting_names(algorithm: str) -> tuple[list[str], list[str]]:
-    """Return the names of an algorithm's structural settings and of its hyperparameters except ``total_steps``."""
-    loaded = ALGORITHMS[algorithm].load()
-    return list(loaded.config.__dataclass_fields__), [name for name in loaded.hyperparams._fields if name != "total_steps"]
+    """Return the names of an algorithm's structural settings and of its hyperparameters, except options, their fields, and
+    ``total_steps``."""
+    from jaxrl.settings.options import held_by_options, option_fields  # which import numpy
+
+    _, config, hyperparams = ALGORITHMS[algorithm].load()
+    options, held = option_fields(config), {*held_by_options(config), "total_steps"}
+    structure = [name for name in config.__dataclass_fields__ if name not in options]
+    return structure, [name for name in hyperparams._fields if name not in held]
 
 
 def title_of(builder: str) -> str:

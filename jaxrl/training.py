@@ -1,4 +1,4 @@
-"""Training and evaluation as pure functions of an Agent on a pure environment."""
+"""Training and evaluation as pure functions of an Agent on a pure environment; ``jaxrl.evaluate`` is the public evaluation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxrl.agent import check_agent, check_key, with_total_steps
+from jaxrl.agent import check_agent, with_total_steps
 from jaxrl.metrics import identity, merge, only_if
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.rollout.autoreset import StepOutcome
@@ -22,7 +22,7 @@ from jaxrl.types import Agent, AgentState, Array, Env, Key, Mean, Metrics, Polic
 from jaxrl.xla.in_place import put_back
 
 EVALUATION_LIMIT = 100_000
-"""Number of rows after which ``evaluate`` stops an episode, for environments without a step limit."""
+"""Number of rows after which ``jaxrl.evaluate`` stops an episode, for environments without a step limit."""
 MAX_EPISODES = 1_000_000
 """Limit per evaluation and seed. Each episode has an environment, and more would exhaust memory."""
 
@@ -119,7 +119,7 @@ def is_finite(state: AgentState, metrics: Metrics) -> Array:
     checked = ([x.sum for x in losses(metrics).values()], state.learner.params)
     numbers = [x for x in jax.tree.leaves(checked) if jnp.issubdtype(x.dtype, jnp.inexact)]
     # 0 · x is 0, or NaN if x is not finite. A sum of floats is vectorised on a CPU; an `all` of booleans is not, and over a
-    # network's parameters it took 5 % of an iteration. Packed parameters (see ``packing``) are read without unpacking.
+    # network's parameters it took 5 % of an iteration. Parameters that were packed for the update are read without unpacking.
     return jnp.isfinite((0.0 * ravel_pytree(numbers)[0]).sum())
 
 
@@ -205,27 +205,18 @@ class _Progress(NamedTuple):
     time: Array
 
 
-def evaluate(
+def evaluate_pure(
     agent: Agent,
     policy: Policy | AgentState,
     key: Key,
-    num_episodes: int = 128,
+    num_episodes: int,
     *,
     explore: bool = False,
     env_params: PyTree = None,
     max_steps: int | None = None,
 ) -> Evaluation:
-    """Play ``num_episodes`` whole episodes in parallel environments, exactly one in each, so short ones are not favoured.
-
-    Args:
-      policy: a Policy, or an AgentState whose policy and env_params (if its environments share them) are used.
-      explore: act as in training instead of greedily.
-      env_params: environment parameters, one value or one per episode; default: those of the state or the environment.
-      max_steps: number of rows after which an episode is stopped; default: the environment's limit, or ``EVALUATION_LIMIT``.
-    """
-    env = check_pure(agent, "training.evaluate")
-    num_episodes, max_steps = check_episodes(num_episodes, max_steps)
-    check_key(key, vmapped="lambda key: evaluate(agent, state, key)")
+    """Implement ``jaxrl.evaluate`` for pure environments. The arguments have been checked."""
+    env = check_pure(agent, "evaluate_pure")
     algorithm, policy_or_state = agent.algorithm, policy
     policy = policy_of(agent, policy_or_state)
     if isinstance(policy_or_state, AgentState) and env_params is None:

@@ -16,7 +16,8 @@ from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.optimize.minibatches import standardized
 from jaxrl.returns import discounts, gae
-from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import Count, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
 
@@ -34,18 +35,14 @@ class A2CConfig(OnPolicyConfig):
 class A2CHyperparams(NamedTuple):
     """Hyperparameters of A2C: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 3e-3
-    gamma: Unit = 0.99
-    """Discount per step."""
+    learning_rate: shared.LearningRate = 3e-3
+    gamma: shared.Gamma = 0.99
     gae_lambda: Unit = 1.0
     """λ of generalised advantage estimation; 1 sums all rewards up to the rollout's end, as the paper's n-step returns do."""
-    ent_coef: NonNegative = 0.01
-    """Weight of the entropy bonus."""
-    vf_coef: NonNegative = 0.5
-    """Weight of the value loss."""
-    max_grad_norm: Positive = 0.5
-    """Clip the gradient to this global norm."""
-    total_steps: TotalSteps = 0.0
+    ent_coef: shared.EntCoef = 0.01
+    vf_coef: shared.VfCoef = 0.5
+    max_grad_norm: shared.MaxGradNorm = 0.5
+    total_steps: shared.TotalSteps = 0.0
 
 
 def a2c_loss(

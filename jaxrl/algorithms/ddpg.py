@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch, Ensemble
 from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, target_value
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
-from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import PositiveUnit
 from jaxrl.types import Agent, Array, EnvLike
 
 
@@ -20,29 +21,25 @@ from jaxrl.types import Agent, Array, EnvLike
 class DDPGConfig(DeterministicConfig):
     """Structural settings of DDPG."""
 
-    num_critics: Count = 1
-    """Number of critics. The policy maximises the first; targets use the minimum over all."""
+    critics: Ensemble = Ensemble(size=1)
+    """The critics. The policy maximises the first; targets use the minimum over all."""
 
 
 class DDPGHyperparams(NamedTuple):
     """Hyperparameters of DDPG: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 1e-3
-    actor_learning_rate: LearningRate = 1e-3
-    """Learning rate of the policy."""
-    gamma: Unit = 0.99
-    """Discount per step."""
-    tau: PositiveUnit = 0.005
+    learning_rate: shared.LearningRate = 1e-3
+    actor_learning_rate: shared.ActorLearningRate = 1e-3
+    gamma: shared.Gamma = 0.99
+    tau: shared.Tau = 0.005
     """Step of the target networks towards the networks at each update of the policy, as a fraction."""
-    exploration_noise: NonNegative = 0.1
-    """Standard deviation of the noise on actions in [−1, 1]; with noise="ou", of the noise added to the process at each row."""
+    exploration_noise: shared.ExplorationNoise = 0.1
     ou_theta: PositiveUnit = 0.15
-    """Fraction by which an Ornstein–Uhlenbeck process decays at each row; 1: independent noise."""
-    max_grad_norm: Positive = 1_000.0
+    """``OU.theta``."""
+    max_grad_norm: shared.MaxGradNorm = 1_000.0
     """Clip the policy's gradient and the critics' joint gradient, each to this global norm."""
-    adam_eps: Positive = 1e-8
-    """Adam's ε."""
-    total_steps: TotalSteps = 0.0
+    adam_eps: shared.AdamEps = 1e-8
+    total_steps: shared.TotalSteps = 0.0
 
 
 def target(setup: ActorCriticSetup[DDPGConfig], hp: DDPGHyperparams, targets: ActorCriticPair, update: CriticBatch) -> Array:

@@ -7,7 +7,8 @@ Reads top to bottom: settings, loss, acting, learning, builder. Value heads and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,38 +16,41 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
-from jaxrl.algorithms.common.q_heads import HeadConfig, OnlineAndTarget, best_next, check_outputs, soft_next
-from jaxrl.algorithms.common.q_learning import PRIORITIES, QLearner, actions, check_exploration, policy
-from jaxrl.builder.components import is_own, resolve_replay
+from jaxrl.algorithms.common.q_heads import (
+    C51,
+    IQN,
+    QR,
+    Double,
+    Greedy,
+    Munchausen,
+    OnlineAndTarget,
+    Scalar,
+    check_outputs,
+)
+from jaxrl.algorithms.common.q_learning import PRIORITIES, actions, policy
+from jaxrl.builder.components import ModelFn, is_own, resolve_replay
+from jaxrl.builder.config import HindsightConfig
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
-from jaxrl.builder.setup import AlgorithmSetup, prepare
+from jaxrl.builder.replay_setup import ReplaySetup
+from jaxrl.builder.setup import prepare
 from jaxrl.distributions import select_actions
-from jaxrl.models import q_network
+from jaxrl.exploration.options import Noisy, Spread
+from jaxrl.models import q_network, value_network
 from jaxrl.optimize.gradients import valid_mean
+from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay import Draw
-from jaxrl.replay.prioritised import prioritised_replay
+from jaxrl.replay.options import Prioritized
 from jaxrl.replay.transitions import Transitions, example_row, transitions
-from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.aliases import suggest_arguments
-from jaxrl.settings.validation import (
-    Count,
-    LearningRate,
-    NonNegative,
-    Positive,
-    PositiveUnit,
-    TotalSteps,
-    Unit,
-    added,
-    refuse_unused,
-)
+from jaxrl.settings.validation import Count, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
-from jaxrl.xla.fast_random import fold_in
 
 
 @dataclass(frozen=True)
-class DQNConfig(HeadConfig):
+class DQNConfig(HindsightConfig):
     """Structural settings of DQN."""
 
     rollout_length: Count = 32
@@ -54,39 +58,42 @@ class DQNConfig(HeadConfig):
     """Rewards in a return before it bootstraps; 1 in the paper."""
     target_update_interval: Count = 64
     """Updates between changes of the target network."""
-    double: bool = True
-    """Select the next action with the online network (van Hasselt et al. 2016)."""
-    epsilon_exponent: NonNegative = added(0.0)
-    """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018); 0: the
-    same epsilon in all environments."""
+    head: Scalar | C51 | QR | IQN = added(Scalar())
+    """Outputs of the network for each action: its value, or the distribution of its return."""
+    bootstrap: Double | Greedy | Munchausen = added(Double())
+    """The value of the next observation in targets."""
+    exploration: Spread | None = added(None)
+    """How ε differs between environments; by default it is the same in all."""
+    noise: Noisy | None = added(None)
+    """Noise in the network, instead of ε or in addition."""
 
-    def check(self, *, recurrent: bool = False) -> None:
-        super().check(recurrent=recurrent)
-        if self.munchausen:
-            refuse_unused(self, type(self)(), ["double"], "with munchausen, which does not select a next action")
-        check_exploration(self)
+    @property
+    def draws(self) -> bool:
+        """True if the network draws random numbers when it is given a key."""
+        return self.noise is not None or isinstance(self.head, IQN)
+
+    def network(self, default: ModelFn) -> ModelFn:
+        arguments: dict[str, Any] = dict(self.head.functions.arguments)
+        if self.noise is not None:
+            arguments["noise"] = self.noise.sigma
+        return partial(value_network, **arguments) if arguments else default
 
 
 class DQNHyperparams(NamedTuple):
     """Hyperparameters of DQN: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 0.01
-    gamma: Unit = 0.99
-    """Discount per step."""
-    tau: PositiveUnit = 1.0
-    """Step of the target network towards the online network at each change, as a fraction; 1 copies."""
-    epsilon_start: Unit = 1.0
-    """Probability of a random action at the start."""
-    epsilon_end: Unit = 0.1
-    """Probability of a random action after exploration_steps."""
-    exploration_steps: Positive = 5_000.0
-    """Rows, after the warm-up, over which epsilon falls linearly."""
-    max_grad_norm: Positive = 1_000.0
+    learning_rate: shared.LearningRate = 0.01
+    gamma: shared.Gamma = 0.99
+    tau: shared.Tau = 1.0
+    epsilon_start: shared.EpsilonStart = 1.0
+    epsilon_end: shared.EpsilonEnd = 0.1
+    exploration_steps: shared.ExplorationSteps = 5_000.0
+    max_grad_norm: shared.MaxGradNorm = 1_000.0
     """Clip the gradient to this global norm. A tight clip shrinks the batches with the largest errors, which contain episode
     ends."""
-    adam_eps: Positive = 0.01
+    adam_eps: shared.AdamEps = 0.01
     """Adam's ε. A large value takes smaller steps where gradients are small, as between actions of nearly the same value."""
-    total_steps: TotalSteps = 0.0
+    total_steps: shared.TotalSteps = 0.0
 
 
 # ------------------------------------------------------------------------------------------------------------------------ loss
@@ -104,17 +111,15 @@ def dqn_loss(
     """Return the mean over valid draws of the head's loss, weighted by the draw, and the metrics with the rows' priorities.
 
     The scalar head's loss is ½·(y − Q(s, a))². With n-step returns, the reward in y is the sum of n discounted rewards, γ is γⁿ,
-    and s′ is n steps ahead. Targets bootstrap from the target network: from one next action (``best_next``), or from all with
-    ``munchausen`` (``soft_next``).
+    and s′ is n steps ahead. Targets bootstrap from the target network as ``config.bootstrap`` says.
 
     Args:
       key: random key of the networks; each call of a network uses a different part of it.
     """
-    batch, head = zero_invalid(batch, batch.valid), config.value_head
+    batch, head = zero_invalid(batch, batch.valid), config.head.functions
     keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
     online, target = (lambda inputs, key, p=p: model.apply(p, (), inputs, key=key)[1] for p in (params, target_params))
-    look_ahead = soft_next if config.munchausen else best_next
-    towards, beyond = look_ahead(config, head, OnlineAndTarget(online, target), batch, keys[1:])
+    towards, beyond = config.bootstrap.look_ahead(head, OnlineAndTarget(online, target), batch, keys[1:])
 
     outputs = online(batch.inputs, keys[0])
     losses, priorities = head.loss(outputs, towards, jax.lax.stop_gradient(beyond))
@@ -125,48 +130,45 @@ def dqn_loss(
     return loss, logged | {PRIORITIES: jnp.where(batch.valid, priorities, 0.0)}
 
 
-def init(setup: AlgorithmSetup[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> QLearner:
+def init(setup: ReplaySetup[DQNConfig], key: Key, hyperparams: DQNHyperparams) -> TargetLearner:
     return q_learning.init(setup, key, hyperparams, example_row(setup.observation_space, setup.action_space))
 
 
 def act(
-    setup: AlgorithmSetup[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    setup: ReplaySetup[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     config, keys = setup.config, fold_each(key, env_id) if explore else None
-    if keys is not None and config.noisy:  # each environment draws separate noise, independent of the batch
+    if keys is not None and config.noise is not None:  # each environment draws separate noise, independent of the batch
         apply_to_row = lambda row, key: setup.model.apply(policy.params, (), jax.tree.map(lambda x: x[None], row), key=key)[1]  # noqa: E731
         # Far from 0 and 1: the action is drawn with split(key), and split(key)[i] equals fold_in(key, i).
-        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(apply_to_row)(inputs, jax.vmap(fold_in, (0, None))(keys, 2**31 - 1)))
+        row_keys = fold_each(keys, jnp.full_like(env_id, 2**31 - 1))
+        outputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(apply_to_row)(inputs, row_keys))
     else:
         carry, outputs = setup.model.apply(policy.params, carry, inputs)
-    q_values = config.value_head.values(outputs, inputs.obs)
+    q_values = config.head.functions.values(outputs, inputs.obs)
     return carry, actions(setup, policy, q_values, inputs, env_id, keys), {}
 
 
-def network_keys(setup: AlgorithmSetup[DQNConfig], learner: QLearner) -> Key | None:
+def network_keys(setup: ReplaySetup[DQNConfig], learner: TargetLearner) -> Key | None:
     """Return a random key for each update, or None if the network draws no random numbers."""
     if not setup.config.draws:
         return None
-    key = setup.stream(learner, 0)
-    if setup.axis_name is not None:
-        key = jax.random.fold_in(key, jax.lax.axis_index(setup.axis_name))
-    return jax.random.split(key, setup.config.updates_per_iteration)
+    return jax.random.split(setup.device_key(setup.stream(learner, 0)), setup.config.updates_per_iteration)
 
 
-def learn(setup: AlgorithmSetup[DQNConfig], learner: QLearner) -> tuple[QLearner, Metrics]:
+def learn(setup: ReplaySetup[DQNConfig], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
     config, hp = setup.config, setup.current(learner)
 
     def loss(params: PyTree, target_params: PyTree, batch: Transitions, key: Key | None) -> tuple[Array, dict[str, Array]]:
         return dqn_loss(setup.model, config, params, target_params, batch, setup.axis_name, key)
 
     def batch(replay: PyTree, draw: Draw) -> Transitions:
-        drawn = transitions(setup.replay, replay, draw, hp.gamma, config.n_step)
-        return drawn._replace(weight=drawn.weight ** setup.importance(learner)) if config.prioritized else drawn
+        return setup.weighted(transitions(setup.replay, replay, draw, hp.gamma, config.n_step), learner)
 
     return q_learning.learn(setup, learner, hp, loss, batch, network_keys(setup, learner))
 
 
-def make_algorithm(setup: AlgorithmSetup[DQNConfig]) -> Algorithm:
+def make_algorithm(setup: ReplaySetup[DQNConfig]) -> Algorithm:
     """Return DQN as an ``Algorithm``, bound to spaces but not to an environment."""
     transferable_fields = ("params", "target_params", "statistics")
     return setup.algorithm(init=init, policy=policy, act=act, learn=learn, transferable_fields=transferable_fields)
@@ -176,29 +178,27 @@ def make_algorithm(setup: AlgorithmSetup[DQNConfig]) -> Algorithm:
 def make_dqn(env: EnvLike, **keywords: Any) -> Agent:
     """Deep Q-learning (Mnih et al. 2015) for Discrete actions; by default double (van Hasselt et al. 2016), with n-step returns.
 
-    With ``head``, ``dueling`` or ``noisy`` the default model is a ``jaxrl.models.value_network``, and a custom Model must have
-    the outputs that the head takes; see ``jaxrl.algorithms.common.q_heads``. With ``prioritized`` the default replay is
-    ``prioritised_replay``.
+    With another ``head`` than ``Scalar``, a custom Model must have the outputs that it reads; see
+    ``jaxrl.algorithms.common.q_heads``.
     """
     settings, parts = split_keywords(make_dqn, keywords)
     prepared = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, parts)
     config, model = prepared.setup.config, parts["model"]
-    is_ours = isinstance(model, Mapping) or is_own(model, q_network)
-    check_outputs(model, is_ours, prepared.output, prepared.env.action_space, config)
-    default_replay = prioritised_replay(priority_exponent=config.priority_exponent) if config.prioritized else uniform_replay
-    replay = resolve_replay(parts["replay"], default_replay, prepared.env, config, before=1, after=config.n_step)
-    return prepared.bind(make_algorithm(replace(prepared.setup, replay=replay)))
+    check_outputs(model, prepared.output, prepared.env.action_space, config.head)
+    if config.noise is not None and not (isinstance(model, Mapping) or is_own(model, q_network)):
+        refuse_unused(config.noise, Noisy(), ["sigma"], "with a custom model, which defines its layers itself")
+    replay = resolve_replay(parts["replay"], prepared.env, config, before=1, after=config.n_step)
+    return prepared.bind(make_algorithm(ReplaySetup.from_setup(prepared.setup, replay=replay)))
 
 
 RAINBOW: dict[str, Any] = {
-    "head": "c51",
-    "dueling": True,
-    "noisy": True,
+    "head": C51(),
+    "model": {"dueling": True},
+    "noise": Noisy(),
     "epsilon_start": 0.0,
     "epsilon_end": 0.0,
     "n_step": 3,
-    "prioritized": True,
-    "priority_exponent": 0.5,
+    "replay": Prioritized(exponent=0.5),
     "learning_rate": 1e-3,
     "adam_eps": 1.5e-4,
 }
@@ -213,7 +213,10 @@ def make_rainbow(env: EnvLike, **keywords: Any) -> Agent:
 
     Args:
       env: as for ``make_dqn``.
-      keywords: keywords of ``make_dqn``, which override those in ``RAINBOW``. ``v_min`` and ``v_max`` must enclose the discounted
-        returns of the environment; the default, ±10, suits Atari's clipped rewards.
+      keywords: keywords of ``make_dqn``, which override those in ``RAINBOW``; arguments of the network are added to its own. The
+        atoms, ``head=C51(v_min=…, v_max=…)``, must enclose the discounted returns of the environment; the default, ±10, suits
+        Atari's clipped rewards.
     """
+    if isinstance(keywords.get("model"), Mapping):
+        keywords["model"] = {**RAINBOW["model"], **keywords["model"]}
     return make_dqn(env, **{**RAINBOW, **keywords})

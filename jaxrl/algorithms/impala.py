@@ -17,7 +17,8 @@ from jaxrl.algorithms.common.on_policy import OnPolicyConfig, one_gradient, poli
 from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.returns import discounts, vtrace
-from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import Count, Positive, Unit
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
 
@@ -34,9 +35,8 @@ class IMPALAConfig(OnPolicyConfig):
 class IMPALAHyperparams(NamedTuple):
     """Hyperparameters of IMPALA: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 2e-3
-    gamma: Unit = 0.99
-    """Discount per step."""
+    learning_rate: shared.LearningRate = 2e-3
+    gamma: shared.Gamma = 0.99
     vtrace_lambda: Unit = 1.0
     """λ of V-trace's returns; lower values put more weight on shorter returns. 1 in the paper."""
     rho_bar: Positive = 1.0
@@ -45,13 +45,10 @@ class IMPALAHyperparams(NamedTuple):
     c_bar: Positive = 1.0
     """c̄, the largest factor of a row in the corrections passed back from later rows; lower values reduce variance. At most ρ̄ in
     the paper."""
-    ent_coef: NonNegative = 0.01
-    """Weight of the entropy bonus."""
-    vf_coef: NonNegative = 0.5
-    """Weight of the value loss."""
-    max_grad_norm: Positive = 0.5
-    """Clip the gradient to this global norm."""
-    total_steps: TotalSteps = 0.0
+    ent_coef: shared.EntCoef = 0.01
+    vf_coef: shared.VfCoef = 0.5
+    max_grad_norm: shared.MaxGradNorm = 0.5
+    total_steps: shared.TotalSteps = 0.0
 
 
 def impala_loss(

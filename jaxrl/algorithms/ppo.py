@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,20 +17,18 @@ from jaxrl.algorithms.common import on_policy
 from jaxrl.algorithms.common.on_policy import (
     OnPolicyConfig,
     act,
-    apply_model,
     drawn_actions,
     mean_kl,
     observe,
     prepare_actor_critic,
-    rollout_outputs,
 )
-from jaxrl.algorithms.common.ppo_objectives import SURROGATES, check_surrogate
+from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
 from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.metrics import Stacked, stack, unstack
-from jaxrl.optimize import packing
-from jaxrl.optimize.gradients import accumulated_gradient, add_losses, step_along, valid_means
+from jaxrl.optimize.descent import Progress
+from jaxrl.optimize.gradients import add_losses, valid_means
 from jaxrl.optimize.minibatches import (
     check_minibatches,
     explained_variance,
@@ -40,10 +38,11 @@ from jaxrl.optimize.minibatches import (
     stop_on_kl,
 )
 from jaxrl.returns import discounts, gae
+from jaxrl.rollout.outputs import apply_model, rollout_outputs
 from jaxrl.rollout.running_statistics import normalize_inputs, scale_rewards, update_statistics
-from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, added, refuse_unused
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout, StepInput
-from jaxrl.xla.fast_random import fold_in
 
 
 @dataclass(frozen=True)
@@ -56,14 +55,8 @@ class PPOConfig(OnPolicyConfig):
     """Minibatches per pass, one gradient step each; must divide num_envs * rollout_length (num_envs for a recurrent model)."""
     normalize_advantages: bool = True
     """Scale advantages to mean 0 and standard deviation 1 within each minibatch."""
-    clip_value_loss: bool = False
-    """Clip the change of the value to ±clip_eps."""
-    surrogate: Literal["clip", "kl"] = added("clip")
-    """Surrogate objective: the clipped ratio, or a penalty on KL(old ‖ new) with an adaptive coefficient β."""
-    kl_coef: Positive = added(1.0)
-    """Initial β, the coefficient of the penalty."""
-    kl_target: Positive = added(0.01)
-    """Target of KL(old ‖ new) per iteration, in nats, to which β adapts."""
+    surrogate: Clip | KLPenalty = Clip()
+    """Surrogate objective, which keeps the new policy close to the old one."""
     stop_kl: NonNegative = added(0.0)
     """Stop an iteration's gradient steps at the first minibatch with an approx_kl above this; 0: never stop."""
     accumulation_steps: Count = added(1)
@@ -74,8 +67,6 @@ class PPOConfig(OnPolicyConfig):
         noun, items = ("num_envs", self.num_envs) if recurrent else ("num_envs * rollout_length", self.steps_per_iteration)
         why = " (a recurrent model learns from whole sequences)" if recurrent else ""
         check_minibatches(self.num_minibatches, self.accumulation_steps, items, noun, why)
-        if self.surrogate != "kl":
-            refuse_unused(self, PPOConfig, ("kl_coef", "kl_target"), "without surrogate='kl'")
         if self.num_epochs * self.num_minibatches == 1:
             refuse_unused(self, PPOConfig, ("stop_kl",), "on an iteration of one gradient step, which begins at the old policy")
 
@@ -83,20 +74,16 @@ class PPOConfig(OnPolicyConfig):
 class PPOHyperparams(NamedTuple):
     """Hyperparameters of PPO: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 1e-3
-    gamma: Unit = 0.99
-    """Discount per step."""
+    learning_rate: shared.LearningRate = 1e-3
+    gamma: shared.Gamma = 0.99
     gae_lambda: Unit = 0.95
     """λ of generalised advantage estimation: 0 trusts the value, 1 the rewards."""
     clip_eps: Positive = 0.2
-    """Distance of the probability ratio from 1 at which its gradient stops."""
-    ent_coef: NonNegative = 0.01
-    """Weight of the entropy bonus."""
-    vf_coef: NonNegative = 0.5
-    """Weight of the value loss."""
-    max_grad_norm: Positive = 0.5
-    """Clip the gradient to this global norm."""
-    total_steps: TotalSteps = 0.0
+    """``Clip.eps``."""
+    ent_coef: shared.EntCoef = 0.01
+    vf_coef: shared.VfCoef = 0.5
+    max_grad_norm: shared.MaxGradNorm = 0.5
+    total_steps: shared.TotalSteps = 0.0
 
 
 class Batch(NamedTuple):
@@ -116,7 +103,7 @@ class Batch(NamedTuple):
     """The value before the update."""
     valid: Array
     policy: PyTree = ()
-    """With the KL surrogate, the distribution of the policy that acted."""
+    """With ``KLPenalty``, the distribution of the policy that acted."""
 
 
 ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
@@ -124,7 +111,7 @@ ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
 
 
 def init(setup: AlgorithmSetup[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Any:
-    return SURROGATES[setup.config.surrogate].init(setup.config, on_policy.init(setup, key, hyperparams))
+    return setup.config.surrogate.with_state(on_policy.init(setup, key, hyperparams))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- update
@@ -147,7 +134,7 @@ def targets(model: Model, config: PPOConfig, learner: Any, rollout: Rollout, hp:
         target=advantage + value,
         value=value,
         valid=rollout.valid,
-        policy=jax.tree.map(lambda x: x[:-1], output.policy) if config.surrogate == "kl" else (),
+        policy=jax.tree.map(lambda x: x[:-1], output.policy) if isinstance(config.surrogate, KLPenalty) else (),
     )
     if jax.tree.leaves(rollout.carry):
         return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=rollout.carry)
@@ -161,16 +148,8 @@ def ppo_loss(
     output = apply_model(model, params, batch.inputs, batch.carry)
     log_ratio = output.policy.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
-    policy_loss, logged = SURROGATES[config.surrogate].loss(hp, learner, batch, ratio, output.policy)
-
-    error = (output.value - batch.target) ** 2
-    if config.clip_value_loss:
-        near = batch.value + jnp.clip(output.value - batch.value, -hp.clip_eps, hp.clip_eps)
-        clipped = jax.lax.stop_gradient(near - batch.target) ** 2
-        # No gradient flows where the clip raises the error. Within the clip both errors are equal, up to rounding.
-        outside = jnp.abs(output.value - batch.value) > hp.clip_eps
-        error = jnp.where(outside & (clipped > error), clipped, error)
-    value_loss, entropy = 0.5 * error, output.policy.entropy()
+    policy_loss, logged = config.surrogate.policy_loss(hp, learner, batch, ratio, output.policy)
+    value_loss, entropy = 0.5 * config.surrogate.value_error(hp, batch, output.value), output.policy.entropy()
 
     logged |= {
         "losses/policy_loss": policy_loss,
@@ -182,46 +161,41 @@ def ppo_loss(
     return valid_means(total, logged, batch.valid, axis_name)
 
 
-Progress: TypeAlias = tuple[PyTree, PyTree, Array | None]
-"""Packed parameters, the optimiser's state, and whether to continue with gradient steps (None if they cannot be stopped)."""
+Carry: TypeAlias = tuple[Progress, Array | None]
+"""Parameters and optimiser state, and whether to continue with gradient steps (None if they cannot be stopped)."""
 
 
 def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
     config, hp = setup.config, setup.current(learner)
-    optimise, (pack, unpack) = setup.optimizer(hp), packing(setup.optimizer, learner.params)
-    batch = targets(setup.model, config, learner, rollout, hp)
-    key = fold_in(learner.key, learner.version)
+    descent, batch = setup.descent(hp, learner.params), targets(setup.model, config, learner, rollout, hp)
     sizes = (batch.valid.shape[0], rollout.env_id.shape[0], config.num_epochs, config.num_minibatches)
-    order = minibatches(key, *sizes, setup.axis_name)
-    # A user's loss may be something other than a mean over rows.
-    num_parts = None if config.accumulation_steps == 1 and not setup.extra_losses else config.accumulation_steps
+    order = minibatches(setup.update_key(learner), *sizes, setup.axis_name)
 
-    def loss(packed: PyTree, part: Batch, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
-        params = unpack(packed)
+    def loss(params: PyTree, part: Batch, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
         total, metrics = ppo_loss(setup.model, config, hp, params, part, axis_name, learner)
         return add_losses(setup.extra_losses, params, part, total, metrics)
 
-    def minibatch(carry: Progress, part: Batch) -> tuple[Progress, tuple[Stacked, Array | None]]:
-        packed, opt_state, going = carry
-        gradient = accumulated_gradient(loss, packed, part, part.valid, num_parts, setup.axis_name)
-        *new, metrics = step_along(*gradient, optimise, packed, opt_state)
-        going, new = stop_on_kl(config.stop_kl, metrics, going, new, [packed, opt_state], setup.axis_name)
-        return (*new, going), (stack(metrics), going)
+    def minibatch(carry: Carry, part: Batch) -> tuple[Carry, tuple[Stacked, Array | None]]:
+        progress, going = carry
+        new, metrics = descent.accumulated_step(
+            loss, progress, part, part.valid, config.accumulation_steps, may_cut=not setup.extra_losses
+        )  # a user's loss may be something other than a mean over rows
+        going, new = stop_on_kl(config.stop_kl, metrics, going, new, progress, setup.axis_name)
+        return (new, going), (stack(metrics), going)
 
-    def epoch(carry: Progress, order: Array) -> tuple[Progress, tuple[Stacked, Array | None]]:
+    def epoch(carry: Carry, order: Array) -> tuple[Carry, tuple[Stacked, Array | None]]:
         return jax.lax.scan(minibatch, carry, shuffled(batch, order, config.normalize_advantages, setup.axis_name))
 
-    start = (pack(learner.params), learner.opt_state, jnp.array(True) if config.stop_kl else None)
-    (packed, opt_state, _), (logged, going) = jax.lax.scan(epoch, start, order)
-    params, metrics = unpack(packed), mean_over_taken_steps(unstack(logged), going)
+    start = (descent.start(learner.params, learner.opt_state), jnp.array(True) if config.stop_kl else None)
+    (progress, _), (logged, going) = jax.lax.scan(epoch, start, order)
+    learnt, metrics = descent.finish(progress), mean_over_taken_steps(unstack(logged), going)
     error = batch.advantage if setup.intrinsic is None else batch.target - batch.value
     metrics["losses/explained_variance"] = explained_variance(batch.target, error, batch.valid, setup.axis_name)
-    measure = partial(mean_kl, setup.model, params, batch, config.num_minibatches * config.accumulation_steps, setup.axis_name)
-    fields, refresh_metrics = SURROGATES[config.surrogate].refresh(config, learner, measure)
+    parts = config.num_minibatches * config.accumulation_steps
+    measure = partial(mean_kl, setup.model, learnt["params"], batch, parts, setup.axis_name)
+    fields, refresh_metrics = config.surrogate.refresh(learner, measure)
     statistics = update_statistics(learner.statistics, rollout, hp.gamma, setup.axis_name)
-    return setup.updated(
-        learner, hp, metrics | refresh_metrics, params=params, opt_state=opt_state, statistics=statistics, **fields
-    )
+    return setup.updated(learner, hp, metrics | refresh_metrics, **learnt, statistics=statistics, **fields)
 
 
 def make_algorithm(setup: AlgorithmSetup[PPOConfig]) -> Algorithm:
@@ -239,7 +213,7 @@ def make_ppo(env: EnvLike, **keywords: Any) -> Agent:
     """
     prepared = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, keywords)
     config, network = prepared.setup.config, prepared.setup.model
-    check_surrogate(config, prepared)
+    config.surrogate.check_policy(prepared.output.policy)
 
     def minibatch(learner: Any, rollout: Rollout) -> Batch:
         """Return the first minibatch, for checking extra losses."""

@@ -6,7 +6,6 @@ Reads top to bottom: settings, targets, loss, update, builder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,21 +13,23 @@ from typing import Any, NamedTuple
 import jax
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.q_learning import act, check_exploration, epsilon, policy
-from jaxrl.builder.components import ModelFn, check_q_values, is_own
+from jaxrl.algorithms.common.q_learning import act, epsilon, policy
+from jaxrl.builder.components import ModelFn, check_q_values
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
-from jaxrl.builder.setup import AlgorithmSetup, Learner, prepare
+from jaxrl.builder.setup import AlgorithmSetup, prepare
 from jaxrl.distributions import select_actions
+from jaxrl.exploration.options import Spread
 from jaxrl.models import q_network
-from jaxrl.optimize import packing
-from jaxrl.optimize.gradients import descend, valid_means
+from jaxrl.optimize.descent import Progress
+from jaxrl.optimize.gradients import valid_means
+from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, shuffled
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout.inputs import zero_invalid
-from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit, refuse_unused
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import Count, Unit, added
 from jaxrl.types import Agent, Array, EnvLike, Metrics, Model, PyTree, Rollout, StepInput
-from jaxrl.xla.fast_random import fold_in
 
 
 @dataclass(frozen=True)
@@ -42,40 +43,30 @@ class PQNConfig(RolloutConfig):
     """Passes over each rollout."""
     num_minibatches: Count = 16
     """Minibatches per pass, one gradient step each; must divide num_envs * rollout_length."""
-    normalize_layers: bool = True
-    """Apply layer normalisation to the hidden layers of the built-in network (Ba et al. 2016)."""
-    epsilon_exponent: NonNegative = 0.0
-    """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018); 0: the
-    same epsilon in all environments."""
+    exploration: Spread | None = added(None)
+    """How ε differs between environments; by default it is the same in all."""
 
     def network(self, default: Any) -> ModelFn:
-        return partial(default, layer_norm=self.normalize_layers)
+        return partial(default, layer_norm=True)
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
         check_minibatches(self.num_minibatches, 1, self.steps_per_iteration, "num_envs * rollout_length")
-        check_exploration(self)
 
 
 class PQNHyperparams(NamedTuple):
     """Hyperparameters of PQN: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 5e-4
-    gamma: Unit = 0.99
-    """Discount per step."""
+    learning_rate: shared.LearningRate = 5e-4
+    gamma: shared.Gamma = 0.99
     q_lambda: Unit = 0.95
     """λ of the returns: 0 trusts the Q-values, 1 the rewards."""
-    epsilon_start: Unit = 1.0
-    """Probability of a random action at the start."""
-    epsilon_end: Unit = 0.1
-    """Probability of a random action after exploration_steps."""
-    exploration_steps: Positive = 50_000.0
-    """Rows over which epsilon falls linearly."""
-    max_grad_norm: Positive = 10.0
-    """Clip the gradient to this global norm."""
-    adam_eps: Positive = 1e-5
-    """Adam's ε."""
-    total_steps: TotalSteps = 0.0
+    epsilon_start: shared.EpsilonStart = 1.0
+    epsilon_end: shared.EpsilonEnd = 0.1
+    exploration_steps: shared.ExplorationSteps = 50_000.0
+    max_grad_norm: shared.MaxGradNorm = 10.0
+    adam_eps: shared.AdamEps = 1e-5
+    total_steps: shared.TotalSteps = 0.0
 
 
 class PQNRows(NamedTuple):
@@ -123,32 +114,27 @@ def pqn_loss(model: Model, params: PyTree, batch: PQNRows, axis_name: str | None
 
 def update(setup: AlgorithmSetup[PQNConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
     config, hp = setup.config, setup.current(learner)
-    optimise, (pack, unpack) = setup.optimizer(hp), packing(setup.optimizer, learner.params)
-    batch, error = targets(setup.model, learner.params, rollout, hp)
+    descent, (batch, error) = setup.descent(hp, learner.params), targets(setup.model, learner.params, rollout, hp)
     sizes = (batch.valid.size, rollout.env_id.size, config.num_epochs, config.num_minibatches)
-    order = minibatches(fold_in(learner.key, learner.version), *sizes, setup.axis_name)
+    order = minibatches(setup.update_key(learner), *sizes, setup.axis_name)
 
-    def minibatch(carry: tuple[PyTree, PyTree], part: PQNRows) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
-        loss = lambda packed: pqn_loss(setup.model, unpack(packed), part, setup.axis_name)  # noqa: E731
-        packed, opt_state, metrics = descend(loss, optimise, *carry, setup.axis_name)
-        return (packed, opt_state), metrics
+    def minibatch(progress: Progress, part: PQNRows) -> tuple[Progress, dict[str, Array]]:
+        return descent.step(lambda params: pqn_loss(setup.model, params, part, setup.axis_name), progress)
 
-    one_pass = lambda carry, order: jax.lax.scan(minibatch, carry, shuffled(batch, order, False))  # noqa: E731
-    (packed, opt_state), metrics = jax.lax.scan(one_pass, (pack(learner.params), learner.opt_state), order)
+    def one_pass(progress: Progress, order: Array) -> tuple[Progress, dict[str, Array]]:
+        return jax.lax.scan(minibatch, progress, shuffled(batch, order, False))
+
+    progress, metrics = jax.lax.scan(one_pass, descent.start(learner.params, learner.opt_state), order)
     explained = explained_variance(batch.target, error, batch.valid, setup.axis_name)
     metrics |= {"charts/epsilon": epsilon(setup, learner), "losses/explained_variance": explained}
-    return setup.updated(learner, hp, metrics, params=unpack(packed), opt_state=opt_state)
+    return setup.updated(learner, hp, metrics, **descent.finish(progress))
 
 
 @with_keywords_of(agent_keywords)
 def make_pqn(env: EnvLike, **keywords: Any) -> Agent:
-    """Parallelised Q-learning (Gallici et al. 2024) for Discrete actions. The layers of the default model are normalised."""
+    """Parallelised Q-learning (Gallici et al. 2024) for Discrete actions. The hidden layers of the default network
+    are normalised (Ba et al. 2016), unless ``model={"layer_norm": False}``."""
     settings, parts = split_keywords(make_pqn, keywords)
     prepared = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, parts)
-    model = parts["model"]
-    check_q_values(model, prepared.output, prepared.env.action_space)
-    if not isinstance(model, Mapping) and not is_own(model, q_network):
-        refuse_unused(
-            prepared.setup.config, PQNConfig, ["normalize_layers"], "with a custom model, which defines its layers itself"
-        )
+    check_q_values(parts["model"], prepared.output, prepared.env.action_space)
     return prepared.bind(prepared.setup.algorithm(policy=policy, act=act, update=update))

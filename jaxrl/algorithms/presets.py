@@ -42,7 +42,7 @@ class Preset(NamedTuple):
     """Name of the algorithm in ``jaxrl train``."""
     env: str
     settings: dict[str, Any]
-    """Builder keywords that differ from the defaults."""
+    """Builder keywords that differ from the defaults, as plain data: an option is its name, or a mapping of its fields."""
     total_steps: int
     """Environment steps per seed."""
     num_seeds: int
@@ -67,14 +67,25 @@ class Preset(NamedTuple):
     def command(self) -> str:
         """Return the ``jaxrl train`` command with these settings as flags."""
         run = {"env": self.env, "seeds": self.num_seeds, "total_steps": self.total_steps}
-        return " ".join([f"jaxrl train {self.algorithm}", *(_flag(name, value) for name, value in (run | self.settings).items())])
+        flags = [flag for name, value in (run | self.settings).items() for flag in _flags(name, value)]
+        return " ".join([f"jaxrl train {self.algorithm}", *flags])
 
 
-def _flag(name: str, value: Any) -> str:
+def _flags(name: str, value: Any) -> list[str]:
     dashed = name.replace("_", "-")
     if isinstance(value, bool):
-        return f"--{dashed}" if value else f"--no-{dashed}"
-    return shlex.join([f"--{dashed}", *(words(value) if isinstance(value, Mapping) else [str(value)])])
+        return [f"--{dashed}" if value else f"--no-{dashed}"]
+    if name in NETWORKS:
+        return [shlex.join([f"--{dashed}", *words(value)])]
+    if isinstance(value, Mapping):  # an option
+        fields = {f"{name}.{field}": x for field, x in value.items() if field != "name"}
+        kind = {name: value["name"]} if "name" in value else {}
+        return [shlex.join([f"--{each.replace('_', '-')}", str(x)]) for each, x in (kind | fields).items()]
+    return [shlex.join([f"--{dashed}", str(value)])]
+
+
+NETWORKS = ("model", "critic")
+"""Settings that are arguments of networks."""
 
 
 def words(arguments: Mapping[str, Any]) -> list[str]:
@@ -119,8 +130,7 @@ SAC_CARTPOLE = {
     "batch_size": 64,
     "replay_ratio": 64,
     "n_step": 3,
-    "discrete_entropy": 0.05,
-    "temperature": 0.1,
+    "temperature": {"initial": 0.1, "discrete_entropy": 0.05},
     "tau": 0.01,
     "learning_rate": 3e-3,
     "adam_eps": 1e-3,
@@ -138,7 +148,7 @@ R2D2_HIDDEN = {
     "batch_size": 16,
     "n_step": 5,
     "burn_in": 8,
-    "priority_exponent": 0.6,
+    "replay": {"exponent": 0.6},
     "learning_rate": 3e-3,
     "exploration_steps": 10_000,
     "epsilon_end": 0.1,
@@ -147,8 +157,8 @@ R2D2_CHAIN = {
     "model": CHAIN_SETTINGS["model"],
     "replay_ratio": 48,
     "sequence_length": 48,
-    "priority_exponent": 0.6,
-    "rescale": False,
+    "replay": {"exponent": 0.6},
+    "rescale": "none",
     "learning_rate": 3e-3,
     "adam_eps": 1e-5,
     "exploration_steps": 10_000,
@@ -207,8 +217,7 @@ PPO_ATARI = {
     "num_epochs": 4,
     "num_minibatches": 4,
     "learning_rate": 2.5e-4,
-    "clip_eps": 0.1,
-    "clip_value_loss": True,
+    "surrogate": {"eps": 0.1, "value_loss": True},
 }
 DQN_ATARI = {
     "num_envs": 8,  # for speed; one in the original
@@ -219,7 +228,7 @@ DQN_ATARI = {
     "learning_starts": 80_000,
     "target_update_interval": 250,  # updates: one in 4 steps
     "n_step": 1,
-    "double": False,
+    "bootstrap": "greedy",
     "learning_rate": 1e-4,
     "adam_eps": 1e-8,
     "epsilon_end": 0.01,
@@ -234,7 +243,7 @@ PPO_MUJOCO = {
     "num_minibatches": 32,
     "learning_rate": 3e-4,
     "ent_coef": 0.0,
-    "clip_value_loss": True,
+    "surrogate": {"value_loss": True},
     "normalize_observations": True,
     "normalize_rewards": True,
 }

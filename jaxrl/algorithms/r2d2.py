@@ -1,12 +1,11 @@
 """R2D2 (Kapturowski et al. 2019): recurrent Q-learning from prioritised sequences, each stored with its initial carry.
 
-Reads top to bottom: settings, rescaling, loss, storing, learning, builder.
+Reads top to bottom: settings, loss, storing, learning, builder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,31 +14,26 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
-from jaxrl.algorithms.common.q_learning import PRIORITIES, QLearner, act, check_exploration, policy
+from jaxrl.algorithms.common.q_learning import PRIORITIES, act, policy
+from jaxrl.algorithms.common.value_rescaling import Rescale, scale
 from jaxrl.builder.components import ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
-from jaxrl.builder.setup import AlgorithmSetup, prepare
+from jaxrl.builder.replay_setup import ReplaySetup
+from jaxrl.builder.setup import prepare
 from jaxrl.distributions import select_actions
+from jaxrl.exploration.options import Spread
 from jaxrl.models import q_network
 from jaxrl.optimize.gradients import valid_means
+from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay import Draw, ReplayFn
-from jaxrl.replay.prioritised import prioritised_replay
-from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequence_replay, sequences
+from jaxrl.replay.options import Sequence
+from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequences
 from jaxrl.replay.transitions import example_row, replay_rows
 from jaxrl.returns import bootstrap_mask, discounts, n_step_returns
 from jaxrl.rollout.inputs import zero_invalid
-from jaxrl.settings.validation import (
-    Count,
-    CountOrZero,
-    LearningRate,
-    NonNegative,
-    Positive,
-    PositiveUnit,
-    TotalSteps,
-    Unit,
-    refuse_unused,
-)
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit, added
 from jaxrl.spaces.trees import same_shapes
 from jaxrl.types import Agent, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout
 
@@ -62,19 +56,14 @@ class R2D2Config(ReplayConfig):
     """Rows at the start of each sequence that only bring the carry up to date with the parameters, and enter no loss."""
     sequence_length: Count = 32
     """Rows after the burn-in, from which the network learns."""
-    priority_exponent: Unit = 0.9
-    """Exponent of the priorities by which sequences are drawn; 0 draws all with equal probability."""
-    importance_exponent: Unit = 0.6
-    """Exponent of the importance weights of losses. With ``anneal`` it rises linearly to 1 at ``total_steps``."""
-    rescale: bool = True
-    """Learn values on a scale that grows like the square root of the return (Pohlen et al. 2018)."""
-    rescale_eps: PositiveUnit = 1e-3
-    """ε of that scale: its smallest slope."""
+    replay: Sequence = added(Sequence())
+    """How sequences are drawn, unless ``replay`` is a custom ``ReplayFn``."""
+    rescale: Rescale | None = added(Rescale())
+    """Learn values on a scale that grows like the square root of the return."""
     target_update_interval: Count = 32
     """Updates between changes of the target network."""
-    epsilon_exponent: NonNegative = 0.0
-    """Environment i of N explores with epsilon to the power of 1 + epsilon_exponent · i / (N − 1) (Horgan et al. 2018; 7 in
-    the paper); 0: the same epsilon in all environments."""
+    exploration: Spread | None = added(None)
+    """How ε differs between environments; by default it is the same in all."""
 
     @property
     def rows_per_update(self) -> tuple[int, str]:
@@ -85,21 +74,8 @@ class R2D2Config(ReplayConfig):
         """Number of rows of a sequence after its first: burn-in, training rows and the last return."""
         return self.burn_in + self.sequence_length - 1 + self.n_step
 
-    @property
-    def scale(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
-        """Functions from returns to the network's scale, and back."""
-        same = lambda x: x  # noqa: E731
-        eps = self.rescale_eps
-        return (partial(rescaled, eps=eps), partial(unscaled, eps=eps)) if self.rescale else (same, same)
-
     def network(self, default: Any) -> ModelFn:
         return partial(default, core="gru")
-
-    def check(self, *, recurrent: bool = False) -> None:
-        super().check(recurrent=recurrent)
-        if not self.rescale:
-            refuse_unused(self, R2D2Config(), ["rescale_eps"], "without rescale")
-        check_exploration(self)
 
     def check_buffer(self) -> None:
         rows = self.rollout_length * (2 + self.rows_behind // self.rollout_length)
@@ -114,41 +90,18 @@ class R2D2Config(ReplayConfig):
 class R2D2Hyperparams(NamedTuple):
     """Hyperparameters of R2D2: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 1e-3
-    gamma: Unit = 0.99
+    learning_rate: shared.LearningRate = 1e-3
+    gamma: shared.Gamma = 0.99
     """Discount per step; 0.997 in the paper."""
-    tau: PositiveUnit = 1.0
-    """Step of the target network towards the online network at each change, as a fraction; 1 copies."""
+    tau: shared.Tau = 1.0
     eta: Unit = 0.9
     """η: a sequence's priority is η times its largest error plus 1 − η times its mean error."""
-    epsilon_start: Unit = 1.0
-    """Probability of a random action at the start."""
-    epsilon_end: Unit = 0.05
-    """Probability of a random action after exploration_steps."""
-    exploration_steps: Positive = 20_000.0
-    """Rows, after the warm-up, over which epsilon falls linearly."""
-    max_grad_norm: Positive = 40.0
-    """Clip the gradient to this global norm."""
-    adam_eps: Positive = 1e-3
-    """Adam's ε."""
-    total_steps: TotalSteps = 0.0
-
-
-# ------------------------------------------------------------------------------------------------------------------- rescaling
-
-
-def rescaled(x: Array, eps: float) -> Array:
-    """h(x) = sign(x)·(√(|x| + 1) − 1) + ε·x (section 2.3; Pohlen et al. 2018, proposition A.2)."""
-    return x / (jnp.sqrt(jnp.abs(x) + 1.0) + 1.0) + eps * x
-
-
-def unscaled(y: Array, eps: float) -> Array:
-    """h⁻¹(y) = sign(y)·(u² − 1), u = (√(1 + 4ε·(|y| + 1 + ε)) − 1) / 2ε, the inverse of ``rescaled``.
-
-    Both functions avoid differences of nearly equal numbers, which would lose most digits in float32.
-    """
-    u_minus_1 = 2.0 * jnp.abs(y) / (jnp.sqrt(1.0 + 4.0 * eps * (jnp.abs(y) + 1.0 + eps)) + 1.0 + 2.0 * eps)
-    return jnp.sign(y) * u_minus_1 * (u_minus_1 + 2.0)
+    epsilon_start: shared.EpsilonStart = 1.0
+    epsilon_end: shared.EpsilonEnd = 0.05
+    exploration_steps: shared.ExplorationSteps = 20_000.0
+    max_grad_norm: shared.MaxGradNorm = 40.0
+    adam_eps: shared.AdamEps = 1e-3
+    total_steps: shared.TotalSteps = 0.0
 
 
 # ------------------------------------------------------------------------------------------------------------------------ loss
@@ -178,7 +131,7 @@ def r2d2_loss(
     y = h(Σₖ γᵏ·r_{t+k} + γⁿ·h⁻¹(Q⁻(s_{t+n}, argmaxₐ Q(s_{t+n}, a)))), with fewer rewards if the episode ends earlier (section
     2.3). Both networks start from the carry stored with the sequence. The metrics returned include the priorities.
     """
-    h, inverse = config.scale
+    h, inverse = scale(config.rescale)
     batch = batch._replace(inputs=zero_invalid(batch.inputs, bootstrap_mask(batch)))
     online = q_values(model, config, params, batch)
     target = model.unroll(target_params, batch.carry, batch.inputs)[1][config.burn_in :]
@@ -198,17 +151,17 @@ def r2d2_loss(
 # ------------------------------------------------------------------------------------------------------------ storing, learning
 
 
-def example(setup: AlgorithmSetup[R2D2Config]) -> CarriedRows:
+def example(setup: ReplaySetup[R2D2Config]) -> CarriedRows:
     """Return an example of a stored row, with its carry."""
     carry = jax.tree.map(lambda x: x[0], setup.model.initial_carry(1))
     return CarriedRows(example_row(setup.observation_space, setup.action_space), carry)
 
 
-def init(setup: AlgorithmSetup[R2D2Config], key: Key, hyperparams: R2D2Hyperparams) -> QLearner:
+def init(setup: ReplaySetup[R2D2Config], key: Key, hyperparams: R2D2Hyperparams) -> TargetLearner:
     return q_learning.init(setup, key, hyperparams, example(setup))
 
 
-def observe(setup: AlgorithmSetup[R2D2Config], learner: QLearner, rollout: Rollout) -> QLearner:
+def observe(setup: ReplaySetup[R2D2Config], learner: TargetLearner, rollout: Rollout) -> TargetLearner:
     """Add the rollout's rows to the replay, unnormalised, with the carry before the first."""
     rows = CarriedRows(replay_rows(rollout), jax.tree.map(lambda x: x[None], rollout.carry))
     return learner._replace(replay=setup.replay.add(learner.replay, rows, rollout.env_id))
@@ -220,15 +173,14 @@ def turned(batch: Sequences) -> Sequences:
     return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=batch.carry, weight=batch.weight)
 
 
-def learn(setup: AlgorithmSetup[R2D2Config], learner: QLearner) -> tuple[QLearner, Metrics]:
+def learn(setup: ReplaySetup[R2D2Config], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
     config, hp = setup.config, setup.current(learner)
 
     def loss(params: PyTree, target_params: PyTree, batch: Sequences) -> tuple[Array, dict[str, Array]]:
         return r2d2_loss(setup.model, config, hp.gamma, hp.eta, params, target_params, turned(batch), setup.axis_name)
 
     def batch(replay: PyTree, draw: Draw) -> Sequences:
-        drawn = sequences(setup.replay, replay, draw, config.rows_behind)
-        return turned(drawn._replace(weight=drawn.weight ** setup.importance(learner)))
+        return turned(setup.weighted(sequences(setup.replay, replay, draw, config.rows_behind), learner))
 
     return q_learning.learn(setup, learner, hp, loss, batch)
 
@@ -236,9 +188,15 @@ def learn(setup: AlgorithmSetup[R2D2Config], learner: QLearner) -> tuple[QLearne
 # --------------------------------------------------------------------------------------------------------------------- builder
 
 
-def check_sequences(replay: ReplayFn, setup: AlgorithmSetup[R2D2Config]) -> None:
-    """Raise TypeError unless the replay returns a rollout's rows with the carry before them. Only shapes are computed."""
-    num_envs = setup.config.num_envs
+def check_sequences(replay: ReplayFn, setup: ReplaySetup[R2D2Config]) -> None:
+    """Raise TypeError unless the replay returns a rollout's rows with the carry before them. Only shapes are computed.
+
+    Raises:
+      ValueError: the exponent of priorities is set, which the replay defines itself.
+    """
+    num_envs, exponent = setup.config.num_envs, setup.config.replay.exponent
+    if exponent != Sequence().exponent:
+        raise ValueError(f"replay.exponent={exponent:g} has no effect with replay={show(replay)}, which has its own")
 
     def stored() -> None:
         row, carry = stored_row = example(setup)
@@ -260,9 +218,8 @@ def make_r2d2(env: EnvLike, **keywords: Any) -> Agent:
       model: arguments of ``jaxrl.models.q_network``, such as ``{"core": "lstm"}``; or a recurrent Model whose outputs are
         Q-values f32[..., n], or a function of (observation_space, action_space) that returns one. Default: for vectors, an MLP of
         2×64, ReLU, followed by a GRU of 64 units; the previous action and reward are inputs too.
-      replay: a ``ReplayFn`` as returned by ``sequence_replay``. Its sequences must begin with each rollout, and its weights must
-        be those of β = 1, which are raised to the power of ``importance_exponent``. Default: ``sequence_replay`` with
-        ``prioritised_replay``.
+      replay: ``Sequence(exponent=…)``, or a ``ReplayFn`` as returned by ``sequence_replay``, whose sequences must begin with each
+        rollout, and whose weights must be those of β = 1, which are raised to the power of ``Sequence.importance_exponent``.
     """
     settings, parts = split_keywords(make_r2d2, keywords)
     prepared = prepare(make_r2d2, env, R2D2Config, R2D2Hyperparams, settings, (spaces.Discrete,), q_network, parts, memory=True)
@@ -273,12 +230,9 @@ def make_r2d2(env: EnvLike, **keywords: Any) -> Agent:
             f"model={show(model)} has no memory, but R2D2 learns from sequences and their initial carry: give it a core, as with "
             'model={"core": "gru"}, or use make_dqn'
         )
-    default_replay = sequence_replay(prioritised_replay(priority_exponent=config.priority_exponent))
-    setup = replace(
-        prepared.setup, replay=resolve_replay(replay, default_replay, prepared.env, config, before=1, after=config.rows_behind)
-    )
+    stored = resolve_replay(replay, prepared.env, config, before=1, after=config.rows_behind)
+    setup = ReplaySetup.from_setup(prepared.setup, replay=stored)
     if replay is not None:
-        refuse_unused(config, R2D2Config(), ["priority_exponent"], f"with replay={show(replay)}, which has its own")
         check_sequences(replay, setup)
     algorithm = partial(setup.algorithm, init=init, policy=policy, act=act, observe=observe, learn=learn)
     return prepared.bind(algorithm(transferable_fields=("params", "target_params", "statistics")))

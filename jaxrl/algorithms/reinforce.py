@@ -18,7 +18,8 @@ from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.optimize.gradients import valid_mean
 from jaxrl.optimize.minibatches import standardized
 from jaxrl.returns import discounts, episode_completed, lambda_returns
-from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, TotalSteps, Unit
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import Count, NonNegative
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
 
@@ -40,16 +41,13 @@ class REINFORCEConfig(OnPolicyConfig):
 class REINFORCEHyperparams(NamedTuple):
     """Hyperparameters of REINFORCE: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 1e-2
-    gamma: Unit = 0.99
-    """Discount per step."""
-    ent_coef: NonNegative = 0.0
-    """Weight of the entropy bonus."""
+    learning_rate: shared.LearningRate = 1e-2
+    gamma: shared.Gamma = 0.99
+    ent_coef: shared.EntCoef = 0.0
     vf_coef: NonNegative = 0.5
     """Weight of the baseline's loss."""
-    max_grad_norm: Positive = 0.5
-    """Clip the gradient to this global norm."""
-    total_steps: TotalSteps = 0.0
+    max_grad_norm: shared.MaxGradNorm = 0.5
+    total_steps: shared.TotalSteps = 0.0
 
 
 def reinforce_loss(

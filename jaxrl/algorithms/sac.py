@@ -5,7 +5,6 @@ Reads top to bottom: settings, state, acting, losses, learning, builder.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -19,77 +18,83 @@ from jaxrl.algorithms.common.critic_ensemble import (
     ActorCriticPair,
     ActorCriticSetup,
     CriticBatch,
+    Ensemble,
     action_values,
     draw_updates,
     learn_critics,
     networks,
 )
-from jaxrl.algorithms.common.off_policy import check_policy, init_networks, init_replay, prepare_off_policy
-from jaxrl.algorithms.common.optimistic_exploration import check_optimism, optimistic, policy
-from jaxrl.algorithms.common.quantile_critics import QuantileConfig
+from jaxrl.algorithms.common.off_policy import OffPolicyConfig, check_policy, init_networks, init_replay, prepare_off_policy
+from jaxrl.algorithms.common.optimistic_exploration import Optimistic, policy
+from jaxrl.algorithms.common.quantile_critics import Quantiles
+from jaxrl.algorithms.common.soft_policy import (
+    FixedTemperature,
+    LearnedTemperature,
+    act,
+    actor_loss,
+    check_soft_policy,
+    soft_value,
+    target_entropy,
+    temperature_gradient,
+)
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
-from jaxrl.distributions import MASKED, Categorical, sample_each, select_actions
-from jaxrl.exploration.action_noise import normal_each, uniform_of
-from jaxrl.optimize.gradients import pmean, valid_mean
+from jaxrl.distributions import select_actions
+from jaxrl.optimize.gradients import pmean
+from jaxrl.optimize.learner import Learner
 from jaxrl.replay.transitions import bootstrapped
-from jaxrl.rollout.autoreset import expand_mask
-from jaxrl.rollout.collect import fold_each
-from jaxrl.settings.validation import LearningRate, NonNegative, Positive, PositiveUnit, TotalSteps, Unit, added, refuse_unused
-from jaxrl.spaces.action_scaling import to_environment
-from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added
+from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, PyTree
 
 
 @dataclass(frozen=True)
-class SACConfig(QuantileConfig):
+class SACConfig(OffPolicyConfig):
     """Structural settings of SAC."""
 
-    learn_temperature: bool = True
-    """Adapt the temperature so that the policy's entropy approaches a target (Haarnoja et al. 2019). If false, it stays at
-    ``temperature``."""
+    critics: Ensemble | Quantiles = Ensemble()  # type: ignore[assignment] # wider than the family's
+    """The critics, and how targets use them."""
+    temperature: LearnedTemperature | FixedTemperature = LearnedTemperature()
+    """The weight of the entropy."""
+    exploration: Optimistic | None = added(None)
+    """Exploration that differs from sampling the policy."""
     actor_value: Literal["min", "mean"] = "min"
     """Value that the policy maximises: the minimum or the mean of the critics' values (Chen et al. 2021)."""
-    optimistic: bool = added(False)
-    """Box actions only: explore with the policy, near the learnt one, that maximises an upper bound of the critics (Ciosek et al.
-    2019)."""
+    hold_noise: Count = 1
+    """Rows of an episode that share one draw of noise, including the random actions of the warm-up; 1: one draw per row."""
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if self.exploration and self.critics.size < 2:
+            raise ValueError(
+                f"critics of size={self.critics.size} are too few for exploration=Optimistic(), which uses their disagreement: "
+                "use 2 or more"
+            )
 
 
 class SACHyperparams(NamedTuple):
     """Hyperparameters of SAC: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
 
-    learning_rate: LearningRate = 1e-3
-    actor_learning_rate: LearningRate = 1e-3
-    """Learning rate of the policy."""
-    temperature_learning_rate: LearningRate = 1e-3
-    """Learning rate of the temperature. Adam updates its logarithm."""
-    gamma: Unit = 0.99
-    """Discount per step."""
-    tau: PositiveUnit = 0.005
+    learning_rate: shared.LearningRate = 1e-3
+    actor_learning_rate: shared.ActorLearningRate = 1e-3
+    temperature_learning_rate: shared.LearningRate = 1e-3
+    gamma: shared.Gamma = 0.99
+    tau: shared.Tau = 0.005
     """Step of the target critics towards the critics at each update, as a fraction."""
+    # Fields of options, like temperature_learning_rate:
     temperature: Positive = 1.0
-    """α, the weight of the entropy in nats relative to rewards: the initial value, or constant without ``learn_temperature``."""
     box_entropy: NonNegative = 1.0
-    """Box actions: the target entropy is −box_entropy nats per dimension, for actions in [−1, 1]."""
     discrete_entropy: Unit = 0.3
-    """Discrete actions: the target entropy is this fraction of log n, for n actions."""
     optimism_beta: NonNegative = 4.66
-    """With ``optimistic``, the upper bound is the critics' mean plus this many standard deviations."""
     optimism_kl: NonNegative = 23.53
-    """With ``optimistic``, the KL divergence of the acting policy from the learnt one, in nats."""
-    max_grad_norm: Positive = 1_000.0
+    max_grad_norm: shared.MaxGradNorm = 1_000.0
     """Clip the policy's gradient and the critics' joint gradient, each to this global norm."""
-    adam_eps: Positive = 1e-8
-    """Adam's ε."""
-    total_steps: TotalSteps = 0.0
+    adam_eps: shared.AdamEps = 1e-8
+    total_steps: shared.TotalSteps = 0.0
 
 
-class SACState(NamedTuple):
-    params: ActorCriticPair
-    opt_state: tuple[ActorCriticPair, PyTree]
-    """States of the networks' optimisers, and of the temperature's."""
-    hyperparams: SACHyperparams
-    statistics: tuple[()]
-    key: Key
-    version: Array
+class SACState(Learner):
+    """Learner state of SAC. ``opt_state`` holds the states of the networks' optimisers, and of the temperature's."""
+
     target_params: ActorCriticPair
     """Target critics; the policy has no target network."""
     log_temperature: Array
@@ -110,56 +115,7 @@ def init(setup: ActorCriticSetup[SACConfig], key: Key, hyperparams: SACHyperpara
     return SACState(params, opt_state, hyperparams, (), learner_key, version, target, log_temperature, rows)
 
 
-def act(
-    setup: ActorCriticSetup[SACConfig],
-    policy: Policy,
-    carry: PyTree,
-    inputs: StepInput,
-    env_id: Array,
-    key: Key,
-    *,
-    explore: bool,
-) -> tuple[PyTree, Array, dict[str, Array]]:
-    output = setup.model.apply(policy.params.actor, (), inputs)[1]
-    if not explore:
-        return carry, to_environment(setup.action_space, output.mode()), {}
-    keys, at_random = fold_each(key, env_id), policy.exploration
-    if isinstance(output, Categorical):
-        logits = jnp.where(at_random & (output.logits > 0.5 * MASKED), 0.0, output.logits)
-        return carry, sample_each(Categorical(logits), keys), {}
-    if setup.config.optimistic:
-        at_random, output = policy.exploration.at_random, optimistic(setup, policy, output, inputs)
-    noise = normal_each(keys, output.mean.shape[-1])
-    return carry, to_environment(setup.action_space, jnp.where(at_random, uniform_of(noise), output.at(noise)[0])), {}
-
-
 # ---------------------------------------------------------------------------------------------------------------------- losses
-
-
-def soft_value(
-    setup: ActorCriticSetup[SACConfig],
-    actor: PyTree,
-    values: Any,
-    inputs: StepInput,
-    noise: Array,
-    temperature: Array,
-) -> tuple[Array, Array]:
-    """Return ``(V(s), entropy)``, f32[N] each: V = E[Q(s, a) − α·log π(a | s)] (Haarnoja et al. 2018, eq. 3).
-
-    The expectation is exact for Discrete actions (Christodoulou 2019, eq. 10). For a Box it is estimated from one action, drawn
-    with ``noise``.
-
-    Args:
-      values: for Discrete actions, (inputs, None) -> Q of all actions f32[N, n]. For a Box, (inputs, action) -> Q f32[N], or M
-        values of each action, f32[N, M]; V is then f32[N, M].
-    """
-    output = setup.model.apply(actor, (), inputs)[1]
-    if isinstance(output, Categorical):
-        p, entropy = jax.nn.softmax(output.logits), output.entropy()
-        return (p * values(inputs, None)).sum(-1) + temperature * entropy, entropy
-    action, log_prob = output.at(noise)
-    value = values(inputs, action)
-    return value - expand_mask(temperature * log_prob, value), -log_prob
 
 
 def target(
@@ -173,7 +129,7 @@ def target(
     """
     key = jax.random.fold_in(update.key, 0)
     every = lambda inputs, action: action_values(setup, target_critic, inputs, action, key)  # noqa: E731
-    values = lambda *arguments: setup.config.head.pessimistic(every(*arguments), update.chosen)  # noqa: E731
+    values = lambda *arguments: setup.config.critics.pessimistic(every(*arguments), update.chosen)  # noqa: E731
     return bootstrapped(update.batch, soft_value(setup, actor, values, update.batch.next_inputs, update.noise[0], temperature)[0])
 
 
@@ -185,41 +141,14 @@ def critic_loss(
     values = action_values(setup, critic, batch.inputs, None if discrete else batch.action, jax.random.fold_in(update.key, 1))
     if discrete:
         values = select_actions(values, jnp.broadcast_to(batch.action, values.shape[:-1]))
-    return setup.config.head.loss(values, target, batch, setup.axis_name)
-
-
-def actor_loss(
-    setup: ActorCriticSetup[SACConfig], actor: PyTree, critic: PyTree, temperature: Array, update: CriticBatch
-) -> tuple[Array, dict[str, Array]]:
-    """E[α·log π(a | s) − Q(s, a)] (Haarnoja et al. 2018, eq. 12), where Q is the minimum or the mean of the critics."""
-    key = jax.random.fold_in(update.key, 2)
-    of_all = partial(jnp.min if setup.config.actor_value == "min" else jnp.mean, axis=0)
-    every = lambda inputs, action: action_values(setup, critic, inputs, action, key)  # noqa: E731
-    values = lambda *arguments: of_all(setup.config.head.values(every(*arguments)))  # noqa: E731
-    value, entropy = soft_value(setup, actor, values, update.batch.inputs, update.noise[1], temperature)
-    mean = valid_mean(update.batch.valid, setup.axis_name)
-    loss = -mean(value)
-    return loss, {"losses/actor_loss": loss, "losses/entropy": mean(entropy)}
-
-
-def temperature_gradient(log_temperature: Array, entropy: Array, target_entropy: Array | float) -> Array:
-    """Gradient of E[−α·log π(a | s) − α·H̄] with respect to log α (Haarnoja et al. 2019, eq. 18)."""
-    return jnp.exp(log_temperature) * (entropy - target_entropy)
-
-
-def target_entropy(action_space: spaces.Space, hyperparams: SACHyperparams) -> Array | float:
-    """Return the target entropy H̄ in nats."""
-    if isinstance(action_space, spaces.Discrete):
-        return hyperparams.discrete_entropy * math.log(int(action_space.n))
-    assert isinstance(action_space, spaces.Box)
-    return -hyperparams.box_entropy * math.prod(action_space.shape)
+    return setup.config.critics.loss(values, target, batch, setup.axis_name)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- learn
 
 
 def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACState, Metrics]:
-    config, hp = setup.config, setup.current(learner)
+    hp, is_learned = setup.current(learner), isinstance(setup.config.temperature, LearnedTemperature)
     actor, critic = networks(setup, learner.params, hp)
     adam, goal = optax.adam(hp.temperature_learning_rate), target_entropy(setup.action_space, hp)
 
@@ -227,18 +156,20 @@ def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACSta
         params, target_params, opt_state = carry
         y = target(setup, policy, target_params, temperature, update)
         loss = lambda params: critic_loss(setup, params, y, update)  # noqa: E731
-        params, opt_state, metrics = critic.descend(loss, params, opt_state, setup.axis_name)
+        params, opt_state, metrics = critic.single_step(loss, params, opt_state)
         return (params, optax.incremental_update(params, target_params, hp.tau), opt_state), metrics
 
     def group(carry: Any, updates: CriticBatch) -> Any:
         """Update the critics ``policy_delay`` times, then the policy and the temperature once."""
         params, opt_state, critics, (log_temperature, adam_state) = carry
-        temperature = jnp.exp(log_temperature) if config.learn_temperature else hp.temperature
-        critics, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, params, temperature), critics, updates)
+        temperature = jnp.exp(log_temperature) if is_learned else hp.temperature
+        critics, metrics, last = learn_critics(
+            setup, learner, hp.gamma, partial(critic_update, params, temperature), critics, updates
+        )
         loss = lambda params: actor_loss(setup, params, critics[0][0], temperature, last)  # noqa: E731
-        params, opt_state, logged = actor.descend(loss, params, opt_state, setup.axis_name)
+        params, opt_state, logged = actor.single_step(loss, params, opt_state)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
-        if config.learn_temperature:
+        if is_learned:
             slope = temperature_gradient(log_temperature, pmean(logged["losses/entropy"], setup.axis_name), goal)
             step, adam_state = adam.update(slope, adam_state)
             log_temperature += step
@@ -262,25 +193,6 @@ def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACSta
     )
 
 
-def check_settings(setup: ActorCriticSetup[SACConfig], hyperparams: SACHyperparams) -> None:
-    """Raise ValueError for settings that have no effect with this action space or temperature."""
-    other = "discrete_entropy" if isinstance(setup.action_space, spaces.Box) else "box_entropy"
-    refuse_unused(hyperparams, SACHyperparams(), (other,), f"on {setup.action_space}")
-    if isinstance(setup.action_space, spaces.Discrete):
-        refuse_unused(
-            setup.config, SACConfig(), ("num_quantiles", "optimistic"), f"on {setup.action_space}: it is for Box actions"
-        )
-    check_optimism(setup.config, hyperparams)
-    if not setup.config.learn_temperature:
-        names = ("temperature_learning_rate", "box_entropy", "discrete_entropy")
-        refuse_unused(hyperparams, SACHyperparams(), names, "on a fixed temperature (learn_temperature=False)")
-    elif "temperature" in setup.schedules:
-        raise ValueError(
-            "schedules['temperature'] has no effect: with learn_temperature=True, temperature is only the initial value. Use "
-            "learn_temperature=False, or a schedule for box_entropy or discrete_entropy"
-        )
-
-
 def make_algorithm(setup: ActorCriticSetup[SACConfig]) -> Algorithm:
     """Return SAC as an ``Algorithm``, bound to spaces but not to an environment."""
     transferable_fields = ("params", "target_params", "log_temperature", "statistics")
@@ -299,5 +211,5 @@ def make_sac(env: EnvLike, **keywords: Any) -> Agent:
     """
     prepared, setup = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, keywords, (spaces.Box, spaces.Discrete))
     check_policy(keywords.get("model"), prepared.output, setup.action_space)
-    check_settings(setup, prepared.hyperparams)
+    check_soft_policy(setup)
     return prepared.bind(make_algorithm(setup))

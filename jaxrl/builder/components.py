@@ -20,16 +20,18 @@ from flax import nnx
 from gymnasium import spaces
 
 from jaxrl import models
-from jaxrl.builder.config import HindsightConfig, ReplayConfig
+from jaxrl.builder.config import ReplayConfig
 from jaxrl.distributions import Categorical, MultiCategorical, Normal, TanhNormal
 from jaxrl.intrinsic import Intrinsic, IntrinsicFn
 from jaxrl.models import ActorCriticOutput
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
 from jaxrl.registry import ALGORITHMS, Entry
-from jaxrl.replay import Replay, ReplayFn
+from jaxrl.replay import Replay
 from jaxrl.replay.hindsight import hindsight_replay
+from jaxrl.replay.options import Future
 from jaxrl.rollout.inputs import example_input
 from jaxrl.settings.aliases import listed, nearest
+from jaxrl.settings.options import option_fields
 from jaxrl.spaces.goals import check_goals
 from jaxrl.spaces.trees import same_shapes, show_shapes
 from jaxrl.types import Env, HostEnv, Model, PyTree, Rollout
@@ -349,22 +351,20 @@ def constant_optimizer(transformation: optax.GradientTransformation) -> Optimize
 # ----------------------------------------------------------------------------------------------------------------------- replay
 
 
-def resolve_replay(
-    replay: Any, default: ReplayFn, env: Env | HostEnv, config: ReplayConfig, *, before: int, after: int
-) -> Replay:
-    """Resolve a builder's ``replay`` keyword, None or a ``ReplayFn``, with the algorithm's sizes and the window that it needs.
+def resolve_replay(replay: Any, env: Env | HostEnv, config: ReplayConfig, *, before: int, after: int) -> Replay:
+    """Make the replay of a builder's ``replay`` keyword, with the algorithm's sizes and the window that it needs.
 
     If the settings ask for ``hindsight``, the replay is wrapped in ``hindsight_replay``.
+
+    Args:
+      replay: a ``ReplayFn``; None: that of the option ``config.replay``.
     """
     sizes = (config.buffer_size // config.num_envs, config.num_envs, config.rollout_length)
-    requirement = "must be a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, such as "
-    requirement += show(default)
-    if replay is not None and getattr(config, "prioritized", False):
-        raise ValueError(
-            f"prioritized=True has no effect beside replay={show(replay)}: leave one of them out, or use "
-            "replay=jaxrl.replay.prioritised.prioritised_replay(…)"
-        )
-    function = default if replay is None else replay
+    kind: Any = type(config)
+    options = "".join(f"{option.__name__}(…), " for option in option_fields(kind).get("replay", ()))
+    requirement = f"must be {options}or a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> "
+    requirement += "Replay, such as jaxrl.replay.uniform.uniform_replay"
+    function = config.replay.function if replay is None else replay  # type: ignore[attr-defined]
     if not callable(function) or not _takes(function, *sizes, before=before, after=after):
         raise TypeError(f"replay={show(replay)} {requirement}")
 
@@ -374,10 +374,11 @@ def resolve_replay(
             raise TypeError(f"replay={show(replay)} gives {show(result)}, and {requirement}")
         return result
 
-    if not isinstance(config, HindsightConfig) or config.hindsight == "none":
+    hindsight: Future | None = getattr(config, "hindsight", None)
+    if hindsight is None:
         return stored(*sizes, before=before, after=after)
-    check_goals(env, f"hindsight={config.hindsight!r}")
-    with_hindsight = hindsight_replay(stored, env.compute_reward, strategy=config.hindsight, share=config.hindsight_share)  # type: ignore[arg-type]
+    check_goals(env, f"hindsight={hindsight.name!r}")
+    with_hindsight = hindsight_replay(stored, env.compute_reward, strategy=hindsight.name, share=hindsight.share)  # type: ignore[arg-type]
     return with_hindsight(*sizes, before=before, after=after)
 
 

@@ -1,11 +1,12 @@
-"""Settings that algorithms share: dataclasses for rollouts, replay, hindsight and priorities."""
+"""Settings that algorithms share: dataclasses for rollouts and replay."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
-from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit, added, refuse_unused
+from jaxrl.replay.options import Episode, Final, Future, Prioritized, Uniform
+from jaxrl.settings.validation import Count, CountOrZero, Positive, added
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,36 +113,13 @@ class ReplayConfig(RolloutConfig):
 
 @dataclasses.dataclass(frozen=True)
 class HindsightConfig(ReplayConfig):
-    """Structural settings of algorithms with hindsight experience replay (``jaxrl.replay.hindsight``)."""
+    """Structural settings of algorithms that can draw by priority and relabel goals."""
 
-    hindsight: Literal["none", "future", "final", "episode"] = added("none")
-    """Source of the new goal of a relabelled row: a later state of its episode, the last, or any. For goal environments."""
-    hindsight_share: Unit = added(0.8)
-    """Share of the drawn rows that are relabelled with a new goal; 0.8 is four new goals per desired goal."""
+    replay: Uniform | Prioritized = added(Uniform())
+    """How rows are drawn from replay, unless ``replay`` is a custom ``ReplayFn``."""
+    hindsight: Future | Final | Episode | None = added(None)
+    """Hindsight experience replay, for goal environments: relabel a share of the drawn rows with a goal that was reached."""
 
     @property
     def rows_around(self) -> int:
-        return 2 + (self.hindsight != "none")
-
-    def check(self, *, recurrent: bool = False) -> None:
-        super().check(recurrent=recurrent)
-        if self.hindsight == "none":
-            refuse_unused(self, type(self)(), ["hindsight_share"], "without hindsight")
-
-
-@dataclasses.dataclass(frozen=True)
-class PrioritizedConfig(HindsightConfig):
-    """Structural settings of algorithms with prioritised replay (``jaxrl.replay.prioritised``)."""
-
-    prioritized: bool = added(False)
-    """Draw each row in proportion to its last |TD error| to the power of priority_exponent (Schaul et al. 2016)."""
-    priority_exponent: Unit = added(0.6)
-    """α of prioritized replay; 0 draws all rows with equal probability."""
-    importance_exponent: Unit = added(0.4)
-    """β of prioritized replay: the loss of a row is weighted by its probability to the power of −β. With ``anneal``, β rises
-    linearly to 1 at ``total_steps``."""
-
-    def check(self, *, recurrent: bool = False) -> None:
-        super().check(recurrent=recurrent)
-        if not self.prioritized:
-            refuse_unused(self, type(self)(), ["priority_exponent", "importance_exponent"], "without prioritized=True")
+        return 2 + (self.hindsight is not None)

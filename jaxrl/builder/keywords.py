@@ -8,7 +8,6 @@ its Hyperparams, are keywords too, and ``Unpack`` allows no others.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -20,6 +19,8 @@ from jaxrl.optimize.schedules import Schedule
 from jaxrl.registry import ALGORITHMS
 from jaxrl.replay import ReplayFn
 from jaxrl.settings.aliases import suggest_arguments
+from jaxrl.settings.docstrings import entries, with_entries
+from jaxrl.settings.options import Option
 from jaxrl.types import Agent, EnvLike, Model
 
 Family = TypeVar("Family", bound=Callable[..., Agent])
@@ -81,7 +82,7 @@ def replay_keywords(
     *,
     model: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
-    replay: ReplayFn | None = None,
+    replay: ReplayFn | Option | str | Mapping[str, Any] | None = None,
     schedules: Mapping[str, Schedule] | None = None,
     axis_name: str | None = None,
     **settings: Any,
@@ -89,8 +90,8 @@ def replay_keywords(
     """Keywords of Q-learning with replay.
 
     Args:
-      replay: a ``ReplayFn``, (capacity per environment, num_envs, rows_per_add, *, before, after) -> Replay, called with
-        ``before=1`` and ``after=n_step``; default: ``uniform_replay``.
+      replay: ``Uniform()`` or ``Prioritized()`` of ``jaxrl.options``; or a ``ReplayFn``, (capacity per environment, num_envs,
+        rows_per_add, *, before, after) -> Replay, called with ``before=1`` and ``after=n_step``. Default: ``Uniform()``.
     """
     raise NotImplementedError
 
@@ -101,7 +102,7 @@ def actor_critic_replay_keywords(
     model: Model | ModelFn | ModelArguments | None = None,
     critic: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
-    replay: ReplayFn | None = None,
+    replay: ReplayFn | Option | str | Mapping[str, Any] | None = None,
     schedules: Mapping[str, Schedule] | None = None,
     axis_name: str | None = None,
     **settings: Any,
@@ -116,7 +117,7 @@ def actor_critic_replay_keywords(
       critic: each critic: arguments of ``jaxrl.models.action_value``; or a memoryless Model with the same inputs and outputs; or
         a function of both spaces that returns one. Default: as the policy.
       optimizer: hyperparams -> optax transformation, or a transformation itself, for policy and critics; default: clipped Adam.
-      replay: a ``ReplayFn``, as in ``make_dqn``, such as ``prioritised_replay``; default: ``uniform_replay``.
+      replay: ``Uniform()``, ``Prioritized()`` or a ``ReplayFn``, as in ``make_dqn``.
 
     Raises:
       ValueError: sizes that do not fit together, hyperparameters out of range, settings without effect, a Box without bounds.
@@ -142,31 +143,22 @@ def with_keywords_of(family: Family) -> Callable[[Callable[..., Agent]], Family]
 
 
 def split_keywords(builder: Callable[..., Agent], keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return ``(settings, parts)``: parts are the keywords that the builder's signature lists, given or with their defaults."""
+    """Return ``(settings, parts)``: parts are the keywords that the builder's signature lists, given or with their defaults.
+
+    An option of replay is a setting; a ``ReplayFn`` is a part.
+    """
     named = [p for p in inspect.signature(builder).parameters.values() if p.kind is p.KEYWORD_ONLY]
     parts = {p.name: keywords.get(p.name, p.default) for p in named}
-    return {name: value for name, value in keywords.items() if name not in parts}, parts
-
-
-# ------------------------------------------------------------------------------------------------------------------ docstrings
+    settings = {name: value for name, value in keywords.items() if name not in parts}
+    replay = parts.get("replay")
+    if isinstance(replay, str | Mapping) or hasattr(replay, "is_option"):  # also a class by mistake, for its error
+        settings["replay"], parts["replay"] = replay, None
+    return settings, parts
 
 
 def composed(builder: Callable[..., Agent], family: Callable[..., Agent]) -> str:
     """Return the builder's docstring with the Args and Raises of its family that it does not replace."""
-    sources = (agent_keywords, family, builder)
-    args, errors = ({name: text for f in sources for name, text in entries(f, part).items()} for part in ("Args", "Raises"))
+    args, errors = (entries(part, agent_keywords, family, builder) for part in ("Args", "Raises"))
     if entry := ALGORITHMS.get(builder.__name__.removeprefix("make_")):
         args["settings"] = f"fields of ``{entry.config}`` and ``{entry.hyperparams}``."
-    args = {name: args[name] for name in inspect.signature(family).parameters}
-    about = re.split(r"^(?:Args|Raises):$", inspect.getdoc(builder) or "", maxsplit=1, flags=re.MULTILINE)[0].rstrip()
-    sections = (
-        f"{part}:\n" + "\n".join(f"  {name}: {text}" for name, text in texts.items())
-        for part, texts in (("Args", args), ("Raises", errors))
-    )
-    return "\n\n".join((about, *sections))
-
-
-def entries(function: Callable[..., Any], part: str) -> dict[str, str]:
-    """Return the entries of a part of a docstring, ``Args`` or ``Raises``, by name."""
-    block = re.search(rf"^{part}:\n((?:  .*\n?|\n)+)", inspect.getdoc(function) or "", re.MULTILINE)
-    return dict(re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block[1] if block else "", re.MULTILINE))
+    return with_entries(builder, Args={name: args[name] for name in inspect.signature(family).parameters}, Raises=errors)

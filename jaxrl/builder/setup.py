@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,21 +33,24 @@ from jaxrl.builder.components import (
     with_arguments,
 )
 from jaxrl.builder.config import RolloutConfig
+from jaxrl.builder.settings import check_scheduled, split_settings
 from jaxrl.builder.spec import agent_spec, brief
+from jaxrl.distributions import Distribution, sample_each
 from jaxrl.envs import resolve_env
 from jaxrl.exploration.action_noise import hold_noise
 from jaxrl.intrinsic.part import Intrinsic, exploring
 from jaxrl.metrics import scalars
-from jaxrl.optimize import OptimizerFn, clipped_adam, learning_rate_metric, packing
-from jaxrl.optimize.gradients import LossFn, mean_gradient
-from jaxrl.optimize.schedules import Schedule, check_schedules, remaining, scheduled
+from jaxrl.optimize import OptimizerFn, clipped_adam, learning_rate_metric
+from jaxrl.optimize.descent import Descent, descent
+from jaxrl.optimize.gradients import LossFn, mean_gradient, valid_mean
+from jaxrl.optimize.learner import Learner
+from jaxrl.optimize.schedules import Schedule, check_schedules, scheduled
 from jaxrl.registry import title_of
-from jaxrl.replay import Draw, Replay, over_devices
-from jaxrl.replay.transitions import replay_rows
-from jaxrl.rollout.collect import example_rollout
+from jaxrl.rollout.collect import example_rollout, fold_each
 from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.running_statistics import normalize_inputs
-from jaxrl.settings.validation import merge_hyperparams, split_settings
+from jaxrl.settings.validation import merge_hyperparams
+from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.spaces.trees import same_shapes, show_shapes
 from jaxrl.types import (
     Agent,
@@ -70,23 +73,6 @@ from jaxrl.xla.fast_random import fold_in
 C = TypeVar("C", bound=RolloutConfig)
 L = TypeVar("L", bound=LearnerState)
 
-GATHERED_BYTES = 2**15
-"""Most bytes of observations to gather from replay at once. This much stays in a cache, and for many seeds the gathered rows
-stay small compared with the replay: 16 seeds of CartPole with 100,000 rows each take 1.29 times the memory of their rows, and
-1.71 times with a limit eight times as large."""
-
-
-class Learner(NamedTuple):
-    """Learner state of an algorithm with no further state. The learner states of other algorithms start with these fields."""
-
-    params: PyTree
-    opt_state: PyTree
-    hyperparams: Any
-    statistics: PyTree
-    key: Key
-    """Constant. Update n draws its random numbers from (key, n)."""
-    version: Array
-
 
 @dataclass(frozen=True)
 class AlgorithmSetup(Generic[C]):
@@ -100,8 +86,6 @@ class AlgorithmSetup(Generic[C]):
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     extra_losses: Sequence[LossFn] = ()
     intrinsic: Intrinsic | None = None
-    replay: Replay = None  # type: ignore[assignment]
-    """Only in algorithms with replay."""
     axis_name: str | None = None
 
     @property
@@ -121,119 +105,54 @@ class AlgorithmSetup(Generic[C]):
         model_key, learner_key = jax.random.split(key)
         example = example_input(self.observation_space, self.action_space)
         params = self.model.init(model_key, normalize_inputs(statistics, example))
-        opt_state = self.optimizer(hyperparams).init(packing(self.optimizer, params).pack(params))
+        opt_state = self.descent(hyperparams, params).init(params)
         return Learner(params, opt_state, hyperparams, statistics, learner_key, jnp.zeros((), jnp.int32))
 
-    def draw(self, learner: Any) -> Draw:
-        """Draw the rows for all updates of an iteration, one batch after the other."""
-        config: Any = self.config
-        return self.draw_batches(learner.replay, self.draw_key(learner), config.updates_per_iteration)
+    def descent(self, hyperparams: Any, params: PyTree, *, single_steps: bool = False) -> Descent:
+        """Return the optimiser's steps on parameters of these shapes. ``jaxrl.optimize.descent`` documents ``single_steps``."""
+        return descent(self.optimizer, hyperparams, params, self.axis_name, single_steps=single_steps)
 
-    def draw_batches(self, replay: PyTree, key: Key, number: int = 1) -> Draw:
-        """Draw the rows of ``number`` batches. Each device draws its share of every batch."""
-        return over_devices(self.replay.draw(replay, key, number * self.device_batch_size), self.axis_name)
+    def update_key(self, learner: LearnerState) -> Key:
+        """Return the random key of this update, the same on all devices."""
+        return fold_in(learner.key, learner.version)
 
-    def draw_key(self, learner: Any) -> Key:
-        """Return the random key for this iteration's rows on this device."""
-        key = fold_in(learner.key, learner.version)
+    def device_key(self, key: Key) -> Key:
+        """Return a random key for this device alone; without a device axis ``key`` itself."""
         return key if self.axis_name is None else jax.random.fold_in(key, jax.lax.axis_index(self.axis_name))
 
-    @property
-    def device_batch_size(self) -> int:
-        """Number of rows of a batch on this device."""
-        config: Any = self.config
-        return config.batch_size // (1 if self.axis_name is None else jax.lax.axis_size(self.axis_name))
+    def sample(self, distribution: Distribution, key: Key, env_id: Array) -> Array:
+        """Draw an action from a distribution, [B], for each environment. Its draw depends on its id, but not on the batch."""
+        return sample_each(distribution, fold_each(key, env_id))
+
+    def to_environment(self, action: Array) -> Array:
+        """Convert actions from the model's units to the environment's (``jaxrl.spaces.action_scaling``)."""
+        return to_environment(self.action_space, action)
+
+    def valid_mean(self, valid: Array) -> Callable[[Array], Array]:
+        """Return a function that maps rows to their mean over valid rows of all devices (``jaxrl.optimize.gradients``)."""
+        return valid_mean(valid, self.axis_name)
 
     def stream(self, learner: Any, number: int) -> Key:
-        """Return the key of a random stream of this iteration, the same on all devices and independent of ``draw_key``.
+        """Return the key of a random stream of this update, the same on all devices and independent of ``update_key``.
 
-        Replay splits the key of ``draw``, and updates and devices fold 0, 1, 2, … into it. ``fold_in(key, 2)`` equals
+        Replay splits ``update_key``, and updates and devices fold 0, 1, 2, … into it. ``fold_in(key, 2)`` equals
         ``split(key, 3)[2]``, so streams fold in numbers far from 0.
         """
-        return fold_in(fold_in(learner.key, learner.version), 2**31 - 1 - number)
-
-    @property
-    def num_parts(self) -> int:
-        """Number of equal parts in which an iteration gathers the drawn rows: the smallest divisor of the number of updates that
-        keeps the observations and next observations of a part within ``GATHERED_BYTES``, or else one part per update."""
-        config: Any = self.config
-        obs = jax.tree.leaves(example_input(self.observation_space, self.action_space).obs)
-        update = 2 * config.batch_size * sum(x.nbytes for x in obs)
-        number = config.updates_per_iteration
-        return next(
-            k for k in range(1, number + 1) if number % k == 0 and (number // k * update <= GATHERED_BYTES or k == number)
-        )
-
-    def per_update(self, drawn: PyTree) -> PyTree:
-        """Reshape drawn rows to batches to scan over, [updates_per_iteration, batch_size, ...]."""
-        config: Any = self.config
-        return jax.tree.map(lambda x: x.reshape((config.updates_per_iteration, -1, *x.shape[1:])), drawn)
-
-    def scan_updates(
-        self, learner: Any, step: Callable[[Any, Any], Any], start: PyTree, batch: Callable[[Any, Draw], PyTree], *others: PyTree
-    ) -> tuple[PyTree, Any, Any]:
-        """Run the updates of an iteration with ``jax.lax.scan``.
-
-        Args:
-          step: a single update, (carry, (number of the update, batch, *others)) -> (carry, (metrics, priorities
-            f32[batch_size])).
-          start: the initial carry.
-          batch: (replay's state, draw) -> the update's batch, one row for each row of the draw.
-          others: leaves [updates_per_iteration, ...]; each update gets its slice.
-
-        Returns:
-          The last carry, the replay's state, and the metrics, stacked.
-        """
-        config: Any = self.config
-        numbers = jnp.arange(config.updates_per_iteration, dtype=jnp.int32)
-        if not self.replay.prioritised:
-
-            def without_priorities(carry: PyTree, update: Any) -> Any:
-                carry, (metrics, _) = step(carry, update)
-                return carry, metrics
-
-            def part(carry: Any, updates: Any) -> Any:
-                (learnt, state), (drawn, numbers, *others) = carry, updates
-                # Gathering all rows of a part in one large step is faster than one gather per update.
-                rows = batch(state, jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), drawn))
-                batches = jax.tree.map(lambda x: x.reshape((*drawn.row.shape, *x.shape[1:])), rows)
-                learnt, metrics = jax.lax.scan(without_priorities, learnt, (numbers, batches, *others))
-                return (learnt, state), metrics
-
-            carry, updates = (start, learner.replay), (self.per_update(self.draw(learner)), numbers, *others)
-            if (parts := self.num_parts) == 1:
-                (carry, state), metrics = part(carry, updates)
-            else:  # the scan carries the buffer; otherwise the buffer would be copied into the loop
-                updates = jax.tree.map(lambda x: x.reshape((parts, -1, *x.shape[1:])), updates)
-                (carry, state), metrics = jax.lax.scan(part, carry, updates)
-                metrics = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), metrics)
-            return carry, state, metrics
-
-        key = self.draw_key(learner)
-
-        def draw_and_learn(carry: Any, update: Any) -> Any:
-            learnt, state = carry
-            number, *rest = update
-            drawn = self.draw_batches(state, fold_in(key, number))
-            learnt, (metrics, priorities) = step(learnt, (number, batch(state, drawn), *rest))
-            return (learnt, self.replay.update(state, drawn, priorities)), metrics
-
-        (carry, state), metrics = jax.lax.scan(draw_and_learn, (start, learner.replay), (numbers, *others))
-        return carry, state, metrics
-
-    def importance(self, learner: LearnerState) -> Array:
-        """Return the current exponent of importance weights, f32[] (``PrioritizedConfig``)."""
-        config: Any = self.config
-        hyperparams: Any = learner.hyperparams
-        iteration = learner.version + self.warmup_iterations
-        left = remaining(iteration, config.steps_per_iteration, hyperparams.total_steps) if config.anneal else 1.0
-        return 1.0 - (1.0 - config.importance_exponent) * jnp.asarray(left)
+        return fold_in(self.update_key(learner), 2**31 - 1 - number)
 
     def updated(self, learner: L, hyperparams: Any, metrics: Mapping[str, Array | Mean], **fields: Any) -> tuple[L, Metrics]:
         """Return the result of an update: the learner with new ``fields`` and the next version, and the metrics with the learning
         rate added."""
         rate = learning_rate_metric(self.optimizer, hyperparams, learner.params)
         return learner._replace(version=learner.version + 1, **fields), scalars({**metrics, **rate})  # type: ignore[attr-defined]
+
+    def descend(
+        self, learner: L, hyperparams: Any, loss: Callable[[PyTree], tuple[Array, dict[str, Array]]]
+    ) -> tuple[L, Metrics]:
+        """Return the result of an update with one gradient step along ``loss(params) -> (loss, scalars to log)``."""
+        descent = self.descent(hyperparams, learner.params)
+        progress, metrics = descent.step(loss, descent.start(learner.params, learner.opt_state))
+        return self.updated(learner, hyperparams, metrics, **descent.finish(progress))
 
     def gradient(self, loss: Callable[[PyTree], tuple[Array, dict[str, Array]]], policy: Policy) -> tuple[PyTree, Metrics]:
         """Return the result of ``Algorithm.gradients`` for ``loss(params) -> (loss, scalars to log)``.
@@ -251,19 +170,17 @@ class AlgorithmSetup(Generic[C]):
         self,
         *,
         transferable_fields: tuple[str, ...] = ("params", "statistics"),
+        buffers: tuple[str, ...] = (),
         tolerates_lag: bool = False,
         **functions: Callable[..., Any],
     ) -> Algorithm:
         """Bind functions that take this setup first into an ``Algorithm``; keywords are its field names.
 
-        By default ``init`` is ``init_learner``; ``policy``, and with replay ``observe`` and ``mark_discontinuity``, are
-        those of this module. An algorithm with ``learn`` updates by ``observe``, then ``learn``. One with ``gradients``
-        updates by ``observe``, if it has one, and ``apply``, and its policies hold the hyperparameters. ``Algorithm`` documents
-        ``transferable_fields`` and ``tolerates_lag``, which is always true with replay.
+        By default ``init`` is ``init_learner``, and ``policy`` is that of this module. An algorithm with ``learn`` updates by
+        ``observe``, then ``learn``. One with ``gradients`` updates by ``observe``, if it has one, and ``apply``, and its policies
+        hold the hyperparameters. ``Algorithm`` documents ``transferable_fields``, ``buffers`` and ``tolerates_lag``.
         """
         shared: dict[str, Callable[..., Any]] = {"init": AlgorithmSetup.init_learner, "policy": policy}
-        if self.replay is not None:
-            shared |= {"observe": store, "mark_discontinuity": mark_discontinuity}
         if "gradients" in functions:
             shared |= {"policy": policy_to_learn, "apply": apply}
         bound: dict[str, Any] = {name: partial(function, self) for name, function in {**shared, **functions}.items()}
@@ -276,8 +193,8 @@ class AlgorithmSetup(Generic[C]):
             initial_carry=self.model.initial_carry,
             warmup_iterations=self.warmup_iterations,
             transferable_fields=transferable_fields,
-            buffers=("replay",) if self.replay is not None else (),
-            tolerates_lag=tolerates_lag or self.replay is not None,
+            buffers=buffers,
+            tolerates_lag=tolerates_lag,
         )
         if self.intrinsic is not None:
             algorithm = exploring(algorithm, self.intrinsic, self.config.num_envs, self.axis_name)
@@ -313,21 +230,9 @@ def apply(setup: AlgorithmSetup[Any], learner: Any, gradient: PyTree) -> Any:
             f"gradient is {show_shapes(gradient)}, but the parameters are {show_shapes(learner.params)}: pass the result of "
             "gradients from an agent with the same model, for one seed (or use jax.vmap(apply) over learners and gradients)"
         )
-    pack, unpack = packing(setup.optimizer, learner.params)
-    packed = pack(learner.params)
-    updates, opt_state = setup.optimizer(setup.current(learner)).update(pack(gradient), learner.opt_state, packed)
-    params = unpack(optax.apply_updates(packed, updates))
+    descent = setup.descent(setup.current(learner), learner.params)
+    params, opt_state = descent.apply(gradient, learner.params, learner.opt_state)
     return learner._replace(params=params, opt_state=opt_state, version=learner.version + 1)
-
-
-def store(setup: AlgorithmSetup[Any], learner: Any, rollout: Rollout) -> Any:
-    """Add the rollout's rows, not normalised, to the replay."""
-    return learner._replace(replay=setup.replay.add(learner.replay, replay_rows(rollout), rollout.env_id))
-
-
-def mark_discontinuity(setup: AlgorithmSetup[Any], learner: Any) -> Any:
-    """Mark a break in the replay, because the environments are reset."""
-    return learner._replace(replay=setup.replay.mark_discontinuity(learner.replay))
 
 
 # -------------------------------------------------------------------------------------------------------------------- builders
@@ -423,6 +328,7 @@ def prepare(
     output = model_output(parts["model"], model, bound, unrolled=memory)
     structure.check(recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)
+    check_scheduled(structure, factors)
     optimizer, unread = resolve_optimizer(parts["optimizer"], model, bound, data, hyperparams(), [*factors])
     both_spaces = (bound.observation_space, bound.action_space)
     setup = AlgorithmSetup(*both_spaces, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"])

@@ -14,10 +14,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxrl.builder.old_specs import converted
 from jaxrl.builder.trusted_imports import PATH, check_trust, check_trusted, import_object, import_part, remember
 from jaxrl.registry import ALGORITHMS, title_of
 from jaxrl.settings.aliases import nearest
 from jaxrl.settings.loadable import KINDS, Kind
+from jaxrl.settings.options import described_option, held_by_options, option_fields
 from jaxrl.types import Agent, Env, HostEnv, Model
 
 
@@ -132,22 +134,22 @@ def agent_spec(
     Args:
       unread: settings that have no effect with these parts. They are stored as None, so that their defaults may change.
     """
-    fields = [field for field in dataclasses.fields(config) if not _as_before(field, config)]
-    structure = {field.name: getattr(config, field.name) for field in fields}
+    kind: Any = type(config)
+    structure: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in option_fields(kind):
+            structure |= described_option(kind, field.name, value)
+        elif "added" not in field.metadata or value != field.default:
+            structure[field.name] = value  # others are left out, so that runs from before the field existed can be resumed
+    held = held_by_options(kind)
+    numbers = {name: value for name, value in hyperparams._asdict().items() if name not in held}
     return {
         "builder": describe(builder, "builder"),
         "env": describe_env(env),
-        "settings": describe({**structure, **hyperparams._asdict(), **dict.fromkeys(unread)}),
+        "settings": describe({**structure, **numbers, **dict.fromkeys(unread)}),
         "parts": describe(parts),
     }
-
-
-def _as_before(field: dataclasses.Field[Any], config: Any) -> bool:
-    """Return whether the field was ``added`` later (see ``jaxrl.settings.validation``) and has its default.
-
-    Such a field is left out of the spec, so that runs from before the field existed can be resumed.
-    """
-    return "added" in field.metadata and getattr(config, field.name) == field.default
 
 
 def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrides: Any) -> Agent:
@@ -173,10 +175,9 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
         raise ValueError(f"this is not an agent spec: it lacks {missing}; use agent.spec")
     if not (isinstance(spec["settings"], Mapping) and isinstance(spec["parts"], Mapping)):
         raise ValueError("this is not an agent spec: its settings and parts must be mappings; use agent.spec")
-    trust = check_trust(trust)
-    settings = {name: value for name, value in spec["settings"].items() if value is not None}  # None: left open
-    keywords = {**settings, **spec["parts"], "env": spec["env"]}
-    described = {name: data for name, data in keywords.items() if name not in overrides}
+    trust, spec = check_trust(trust), converted(spec)
+    keywords = {**spec["parts"], **_settings(spec), "env": spec["env"]}
+    described = {name: data for name, data in keywords.items() if name.partition(".")[0] not in overrides}
     if isinstance(env := described.get("env"), str):
         check_env_id(env, trust)
     builder = _builder(spec["builder"], trust)
@@ -187,6 +188,15 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
     if not isinstance(agent, Agent):
         raise ValueError(f"builder {brief(spec['builder'])} must return a jaxrl.Agent, not {type(agent).__name__}")
     return agent
+
+
+def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a spec. With a custom ``ReplayFn``, which is a part of the same name, the fields of the option
+    ``replay`` have dotted names."""
+    settings = {name: value for name, value in spec["settings"].items() if value is not None}  # None: left open
+    if spec["parts"].get("replay") is not None and isinstance(settings.get("replay"), Mapping):
+        settings |= {f"replay.{field}": value for field, value in settings.pop("replay").items()}
+    return settings
 
 
 def _builder(data: Any, trust: Sequence[str]) -> Any:
@@ -220,7 +230,7 @@ def build_again(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), to_
                 f"{', '.join(sorted(known))}; its settings are those of the run"
             )
     agent = build(spec, trust=trust, **parts)
-    lacking = [name for name in (agent.spec or {}).get("settings", ()) if name not in spec["settings"]]
+    lacking = [name for name in (agent.spec or {}).get("settings", ()) if name not in converted(spec)["settings"]]
     if to_learn and lacking:
         raise ValueError(
             f"the run's agent lacks {', '.join(lacking)}: another version of jaxrl wrote it, and only that one can resume it. "

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.types import Algorithm, Array, Key, Policy, PyTree, StepInput
-from jaxrl.xla.fast_random import unrolled
+from jaxrl.xla import fast_random
 
 
 def uniform_of(noise: Array) -> Array:
@@ -18,9 +18,14 @@ def uniform_of(noise: Array) -> Array:
     return jax.lax.erf(noise * math.sqrt(0.5))
 
 
+def standard_normal(key: Key, shape: tuple[int, ...]) -> Array:
+    """Draw standard normal noise, f32[*shape]."""
+    return fast_random.normal(key, shape)
+
+
 def normal_each(keys: Key, size: int) -> Array:
     """Draw standard normal noise, f32[B, size], for row b with ``keys[b]``."""
-    return jax.vmap(lambda key: jax.random.normal(key, (size,)))(unrolled(keys))
+    return jax.vmap(lambda key: standard_normal(key, (size,)))(keys)
 
 
 # ---------------------------------------------------------------------------------------------------- noise over several rows

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl.spaces.action_masks import some_allowed
 from jaxrl.types import Array, Key
-from jaxrl.xla.fast_random import unrolled
+from jaxrl.xla import fast_random
 
 
 def falling_epsilon(hyperparams: Any, rows: Array) -> Array:
@@ -21,11 +21,11 @@ def falling_epsilon(hyperparams: Any, rows: Array) -> Array:
 def spread_epsilon(epsilon: Array, exponent: float, env_id: Array, num_envs: int) -> Array:
     """Return ``epsilon`` ** (1 + ``exponent``·i / (num_envs − 1)) for environment i, f32[B] (Horgan et al. 2018, section 4.1).
 
-    With an exponent of 0, return ``epsilon``, f32[].
+    With an exponent of 0, return ``epsilon``, f32[]. With one environment, it explores with ``epsilon``.
     """
     if not exponent:
         return epsilon
-    return jnp.power(epsilon, 1.0 + exponent * env_id / (num_envs - 1))
+    return jnp.power(epsilon, 1.0 + exponent * env_id / max(num_envs - 1, 1))
 
 
 def epsilon_greedy(q_values: Array, mask: Array | None, epsilon: Array, keys: Key) -> Array:
@@ -36,9 +36,9 @@ def epsilon_greedy(q_values: Array, mask: Array | None, epsilon: Array, keys: Ke
     logits = jnp.zeros_like(q_values) if mask is None else jnp.where(some_allowed(mask.astype(bool)), 0.0, -jnp.inf)
 
     def choose(greedy: Array, logits: Array, epsilon: Array, key: Key) -> Array:
-        explore_key, action_key = jax.random.split(key)
-        uniform = jax.random.categorical(action_key, logits)
-        return jnp.where(jax.random.uniform(explore_key) < epsilon, uniform, greedy).astype(jnp.int32)
+        explore_key, action_key = fast_random.split(key)
+        uniform = fast_random.categorical(action_key, logits)
+        return jnp.where(fast_random.uniform(explore_key) < epsilon, uniform, greedy).astype(jnp.int32)
 
     rates = 0 if jnp.ndim(epsilon) else None
-    return jax.vmap(choose, (0, 0, rates, 0))(jnp.argmax(q_values, -1), logits, epsilon, unrolled(keys))
+    return jax.vmap(choose, (0, 0, rates, 0))(jnp.argmax(q_values, -1), logits, epsilon, keys)

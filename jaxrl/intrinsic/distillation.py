@@ -17,13 +17,15 @@ from gymnasium import spaces
 
 from jaxrl.intrinsic.part import Intrinsic
 from jaxrl.metrics import stack, unstack
+from jaxrl.models.config import NetworkConfig
 from jaxrl.models.encoders import hidden_layers
 from jaxrl.models.initialisers import dense
 from jaxrl.models.settings import make_network
 from jaxrl.models.torso import Network, Torso
 from jaxrl.models.wrap import from_linen
-from jaxrl.optimize import clipped_adam, packing
-from jaxrl.optimize.gradients import descend, valid_mean
+from jaxrl.optimize import clipped_adam
+from jaxrl.optimize.descent import Descent, Progress, descent
+from jaxrl.optimize.gradients import valid_mean
 from jaxrl.optimize.minibatches import explained_variance, minibatches
 from jaxrl.returns import endless_gae
 from jaxrl.rollout.collect import fold_each
@@ -39,8 +41,9 @@ from jaxrl.rollout.running_statistics import (
     update_reward_statistics,
 )
 from jaxrl.settings.aliases import nearest
+from jaxrl.settings.hyperparams import LearningRate
 from jaxrl.settings.loadable import component
-from jaxrl.settings.validation import Count, LearningRate, NonNegative, Positive, PositiveUnit, Unit, checked, setting_types
+from jaxrl.settings.validation import Count, NonNegative, Positive, PositiveUnit, Unit, checked, setting_types
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Key, Model, PyTree, Rollout, StepInput
 
@@ -90,9 +93,8 @@ class RND(NamedTuple):
     value: Model
     config: RNDConfig
 
-    @property
-    def optimiser(self) -> Any:
-        return clipped_adam(self.config)
+    def descent(self, params: PyTree, axis_name: str | None = None) -> Descent:
+        return descent(clipped_adam, self.config, params, axis_name)
 
 
 class DistillationRows(NamedTuple):
@@ -161,22 +163,7 @@ def rnd(
         if name not in types:
             raise TypeError(f"rnd() got an unknown keyword {name!r}.{nearest(name, types)} Allowed: {sorted(types)}.")
     config = RNDConfig(**{name: checked(name, value, types[name]) for name, value in settings.items()})
-    network = make_network(
-        observation_space,
-        "relu",
-        encoder=encoder,
-        hidden_sizes=hidden_sizes,
-        activation=None,
-        image_layout="auto",
-        channel_multiplier=1,
-        convolution="auto",
-        embedding_size=None,
-        core=None,
-        core_size=1,
-        use_previous=False,
-        layer_norm=False,
-        dtype="float32",
-    )
+    network = make_network(observation_space, NetworkConfig(encoder=encoder, hidden_sizes=hidden_sizes))
     extra_layers = 2 * network.hidden_sizes[-1:]
     predictor, target = (
         from_linen(Embedding(network, action_space, extra, config.embedding_size, 1.0)) for extra in (extra_layers, ())
@@ -191,7 +178,7 @@ def init(rnd: RND, key: Key, num_envs: int) -> RNDState:
     params = {"predictor": rnd.predictor.init(keys[0], example), "value": rnd.value.init(keys[1], example)}
     observations = init_moments(real_valued(rnd.spaces[0], zeros(rnd.spaces[0])))
     rewards = RewardStatistics(jnp.zeros(num_envs, jnp.float32), init_moments(jnp.zeros(())))
-    opt_state = rnd.optimiser.init(packing(clipped_adam, params).pack(params))
+    opt_state = rnd.descent(params).init(params)
     return RNDState(params, rnd.target.init(keys[2], example), opt_state, observations, rewards)
 
 
@@ -281,17 +268,16 @@ def _descended(
     rnd: RND, state: RNDState, rows: DistillationRows, key: Key, axis_name: str | None
 ) -> tuple[RNDState, dict[str, Array]]:
     """Train on epochs of minibatches of rows [T, B]. Return the state with new parameters, and the metrics, stacked."""
-    config, (pack, unpack), num_envs = rnd.config, packing(clipped_adam, state.params), rows.valid.shape[1]
+    config, descent, num_envs = rnd.config, rnd.descent(state.params, axis_name), rows.valid.shape[1]
     rows = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
     order = minibatches(key, rows.valid.shape[0], num_envs, config.num_epochs, config.num_minibatches, axis_name)
 
-    def minibatch(carry: tuple[PyTree, PyTree], chosen: Array) -> Any:
+    def minibatch(progress: Progress, chosen: Array) -> Any:
         part = jax.tree.map(lambda x: x[chosen], rows)
-        loss = lambda packed: rnd_loss(rnd, unpack(packed), part, axis_name)  # noqa: E731
-        packed, opt_state, metrics = descend(loss, rnd.optimiser, *carry, axis_name)
+        progress, metrics = descent.step(lambda params: rnd_loss(rnd, params, part, axis_name), progress)
         del metrics["losses/grad_norm"]  # the algorithm logs this key
-        return (packed, opt_state), stack(metrics)
+        return progress, stack(metrics)
 
-    start = (pack(state.params), state.opt_state)
-    (packed, opt_state), logged = jax.lax.scan(minibatch, start, order.reshape((-1, order.shape[-1])))
-    return state._replace(params=unpack(packed), opt_state=opt_state), unstack(logged)
+    start = descent.start(state.params, state.opt_state)
+    progress, logged = jax.lax.scan(minibatch, start, order.reshape((-1, order.shape[-1])))
+    return state._replace(**descent.finish(progress)), unstack(logged)

@@ -14,6 +14,7 @@ import jax
 from gymnasium import spaces
 
 from jaxrl.metrics import scalars
+from jaxrl.optimize.learner import Learner
 from jaxrl.types import Algorithm, Array, Key, Metrics, Policy, PyTree, Rollout
 
 
@@ -42,15 +43,9 @@ STREAM = 0x696E7472
 """Number folded into random keys; far from 0, 1, 2, …, which the algorithm folds in."""
 
 
-class ExploringLearner(NamedTuple):
+class ExploringLearner(Learner):
     """An algorithm's learner with the state of its intrinsic reward."""
 
-    params: PyTree
-    opt_state: PyTree
-    hyperparams: Any
-    statistics: PyTree
-    key: Key
-    version: Array
     intrinsic: PyTree
     rest: Any
     """The algorithm's learner, for its further fields; the fields above are () in it."""
@@ -61,7 +56,7 @@ class ExploringLearner(NamedTuple):
         return self.rest._replace(**{name: getattr(self, name) for name in SHARED})
 
 
-SHARED = ExploringLearner._fields[:-2]
+SHARED = Learner._fields
 """Fields of every learner."""
 
 

@@ -30,7 +30,7 @@ class InputEntry(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Checked settings of a network, documented in ``actor_critic``."""
+    """Settings of a network for some observations, without open defaults; ``NetworkConfig`` documents them."""
 
     entries: tuple[InputEntry, ...]
     hidden_sizes: tuple[int, ...]
@@ -42,8 +42,8 @@ class Network(NamedTuple):
     convolution: str
     embedding_size: int
     dtype: str
-    core: str | None
-    core_size: int
+    core: str | None = None
+    core_size: int = 0
     dropout: float = 0.0
     """Fraction of units that hidden layers drop when a key is given."""
 

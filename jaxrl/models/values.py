@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
+from jaxrl.models.config import ValueNetworkConfig, configured_by
 from jaxrl.models.heads import masked
 from jaxrl.models.initialisers import ACTIVATIONS, Dense, compute_type, dense, orthogonal
 from jaxrl.models.matmul import dense_layer
@@ -17,9 +18,8 @@ from jaxrl.models.settings import make_network
 from jaxrl.models.torso import Network, Torso
 from jaxrl.models.wrap import from_linen
 from jaxrl.settings.loadable import component
-from jaxrl.settings.validation import Range, check_count, check_number, check_switches
 from jaxrl.types import Array, Model, StepInput
-from jaxrl.xla.fast_random import unrolled
+from jaxrl.xla import fast_random
 
 NUM_COSINES = 64
 """Number of cosines in the embedding of a fraction (Dabney et al. 2018b, section 3.1)."""
@@ -57,8 +57,8 @@ class NoisyDense(Dense):
         y = dense_layer(x, kernel, bias)
         if not self.has_rng("noise"):
             return y
-        # Only the draw is unrolled: XLA takes several times as long to compile chains of unrolled keys.
-        noise = jax.random.normal(unrolled(self.make_rng("noise")), (features + self.features,))
+        # Only the draw has no loop: XLA takes several times as long to compile chains of such keys.
+        noise = fast_random.normal(self.make_rng("noise"), (features + self.features,))
         noise = (jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))).astype(x.dtype)
         # The product with σ ⊙ (ε_in ε_outᵀ) without that matrix: under vmap over keys, all rows still share their weights.
         return y + dense_layer(x * noise[:features], kernel_sigma, bias_sigma) * noise[features:]
@@ -108,7 +108,7 @@ class ValueNetwork(nn.Module):
     def fractions(self, shape: tuple[int, ...]) -> Array:
         """Draw f32[..., K] uniformly from (0, 1) with a key; without one, return the midpoints of K equal intervals."""
         if self.has_rng("fractions"):
-            return jax.random.uniform(unrolled(self.make_rng("fractions")), shape)
+            return fast_random.uniform(self.make_rng("fractions"), shape)
         return jnp.broadcast_to((jnp.arange(shape[-1]) + 0.5) / shape[-1], shape)
 
     def embedded(self, fractions: Array, features: int) -> Array:
@@ -118,45 +118,18 @@ class ValueNetwork(nn.Module):
 
 
 @component("model", home="jaxrl.models")
-def value_network(
-    observation_space: spaces.Space,
-    action_space: spaces.Space,
-    *,
-    dueling: bool = False,
-    noise: float = 0.0,
-    num_outputs: int | None = None,
-    num_fractions: int | None = None,
-    **arguments: Any,
-) -> Model:
+@configured_by(ValueNetworkConfig)
+def value_network(observation_space: spaces.Space, action_space: spaces.Space, config: ValueNetworkConfig) -> Model:
     """Build the Q-network of ``make_dqn`` with a value head.
 
     Outputs are one value per action of a Discrete space, or parameters of a distribution of the return. The last hidden layer
     belongs to the head.
 
     Args:
-      dueling: use a stream for the state's value and one for advantages, each with its last hidden layer. An action's value is
-        value + advantage − mean advantage (Wang et al. 2016, eq. 9).
-      noise: σ₀ of noisy layers in the head (Fortunato et al. 2018); 0 for plain layers. Noise is drawn only when a key is given.
-      num_outputs: number of outputs per action, f32[..., n, num_outputs]. No mask is applied to them.
-      num_fractions: number of fractions of a ``QuantileOutput``, drawn with a key and evenly spaced without one (Dabney et al.
-        2018b). Excludes ``num_outputs``.
-      arguments: of ``q_network``, without a core.
-
-    Raises:
-      ValueError, TypeError: as in ``q_network``; also if a core, or both numbers of outputs, are given.
+      action_space: Discrete.
     """
-    check_switches(dueling=dueling)
-    check_number("noise", noise, Range(0))
-    counts = {"num_outputs": num_outputs, "num_fractions": num_fractions}
-    requested = {name: check_count(name, count) for name, count in counts.items() if count is not None}
-    if len(requested) == 2:
-        raise ValueError(f"num_outputs={num_outputs} and num_fractions={num_fractions} are mutually exclusive: leave one out")
-    if arguments.get("core") is not None:
-        raise ValueError(f"core={arguments['core']!r}: value_network has no core; use q_network for plain Q-values with a core")
     if not isinstance(action_space, spaces.Discrete):
         raise TypeError(f"action_space is {action_space}: a Q-network needs a Discrete space")
-    network = make_network(observation_space, "relu", **arguments)
-    return from_linen(
-        ValueNetwork(network, action_space, dueling, float(noise), requested.get("num_outputs"), requested.get("num_fractions")),
-        rngs=("noise", "fractions"),
-    )
+    network = make_network(observation_space, config)
+    heads = config.dueling, config.noise, config.num_outputs, config.num_fractions
+    return from_linen(ValueNetwork(network, action_space, *heads), rngs=("noise", "fractions"))

@@ -1,14 +1,13 @@
-"""Optimizers: clipped Adam and RMSProp, the hyperparameters that an optimizer reads, and packed parameters."""
+"""Optimizers: clipped Adam and RMSProp, and the hyperparameters that an optimizer reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from jaxrl.settings.aliases import nearest
 from jaxrl.settings.loadable import component
@@ -18,9 +17,26 @@ OptimizerFn: TypeAlias = Callable[[Any], optax.GradientTransformation]
 """hyperparams -> optimizer. It is called inside the trace, so that its scalars are data."""
 Optimizer: TypeAlias = OptimizerFn | optax.GradientTransformation
 """``optimizer`` of a builder. A plain transformation reads no hyperparameters."""
+F = TypeVar("F", bound=OptimizerFn)
+
+
+def elementwise(optimizer: F) -> F:
+    """Declare that an optimizer treats all elements of the parameters alike, except for their global norm.
+
+    It then gets small parameters as one vector, which is faster (``jaxrl.xla.packed_parameters``). Its state in checkpoints is
+    the state for that vector.
+    """
+    vars(optimizer)["elementwise"] = True
+    return optimizer
+
+
+def is_elementwise(optimizer: OptimizerFn) -> bool:
+    """Return True for an optimizer declared as ``elementwise``. A ``partial`` of one is not: its saved states are trees."""
+    return getattr(optimizer, "elementwise", False)
 
 
 @component("optimizer")
+@elementwise
 def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
     """Return Adam (Kingma & Ba 2015) at ``learning_rate``, after clipping the gradient's global norm to ``max_grad_norm``.
 
@@ -56,6 +72,7 @@ def _clip_by_global_norm(max_norm: Array) -> optax.GradientTransformation:
 
 
 @component("optimizer")
+@elementwise
 def clipped_rmsprop(hyperparams: Any, *, decay: float = 0.99, eps: float = 1e-5) -> optax.GradientTransformation:
     """Return RMSProp without momentum (Mnih et al. 2016, section 4), after clipping the global norm to ``max_grad_norm``.
 
@@ -98,26 +115,3 @@ def learning_rate_metric(optimizer: OptimizerFn, hyperparams: Any, params: PyTre
     if optimizer is not clipped_adam and "learning_rate" not in settings_read(optimizer, hyperparams, params)[0]:
         return {}
     return {"charts/learning_rate": hyperparams.learning_rate}
-
-
-class Packing(NamedTuple):
-    """Functions that pack parameters for the updates of an iteration, and unpack them."""
-
-    pack: Callable[[PyTree], PyTree]
-    unpack: Callable[[PyTree], PyTree]
-
-
-def packing(optimizer: OptimizerFn, params: PyTree, *, at_most: int | None = None) -> Packing:
-    """Pack parameters into one flat vector for this module's optimizers; leave the tree as it is for custom optimizers.
-
-    This module's optimizers treat all elements alike. A small network spends more time on launching a kernel per leaf and
-    operation than on computing, so one vector makes its updates faster. It also needs one collective instead of one per leaf.
-    ``opt_state`` is the state for the packed parameters.
-
-    Args:
-      at_most: largest number of parameters to pack. With more, the tree is left as it is.
-    """
-    large = at_most is not None and sum(x.size for x in jax.tree.leaves(params)) > at_most
-    if large or optimizer not in (clipped_adam, clipped_rmsprop):
-        return Packing(lambda tree: tree, lambda tree: tree)
-    return Packing(lambda tree: ravel_pytree(tree)[0], ravel_pytree(params)[1])

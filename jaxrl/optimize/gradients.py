@@ -1,18 +1,16 @@
-"""Gradients: means over valid rows and devices, accumulation, and optimizer steps."""
+"""Gradients: means over valid rows and devices, and accumulation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from jaxrl.types import Array, PyTree
-from jaxrl.xla.cache_blocking import parts_in_cache
-from jaxrl.xla.ordered_collectives import varying
+from jaxrl.xla.cache_blocking import cut_to_cache
+from jaxrl.xla.collectives import varying
 
 LossFn: TypeAlias = Callable[[PyTree, Any], tuple[Array, dict[str, Array]]]
 """(params, batch of the algorithm's loss) -> (loss to add, scalars to log)."""
@@ -75,8 +73,10 @@ def accumulated_gradient(
     params: PyTree,
     batch: PyTree,
     valid: Array,
-    num_parts: int | None,
+    num_parts: int,
     axis_name: str | None = None,
+    *,
+    may_cut: bool = False,
 ) -> tuple[PyTree, dict[str, Array]]:
     """Accumulate the gradient of a loss that is a mean over valid rows, part by part; return ``(gradient, metrics)``.
 
@@ -87,14 +87,15 @@ def accumulated_gradient(
       loss_fn: (params, batch, axis_name) -> (loss, metrics), over the rows of all devices on the axis.
       batch: leaves [N, ...].
       valid: bool[N, ...], the rows that the loss uses.
-      num_parts: must divide N. 1: the whole batch at once. None: a number that suits the processor, and 1 for sequences.
+      num_parts: must divide N. 1: the whole batch at once.
+      may_cut: if ``num_parts`` is 1, rows (but not sequences) may be cut into more parts on a CPU, to be faster.
     """
-    if num_parts is None:
-        alone = partial(loss_fn, axis_name=None)
-        num_parts = parts_in_cache(alone, params, batch, rows=valid.shape[0]) if valid.ndim == 1 else 1
-        if num_parts > 1:
-            cut, whole = (partial(accumulated_gradient, loss_fn, num_parts=n, axis_name=axis_name) for n in (num_parts, 1))
-            return jax.lax.platform_dependent(params, batch, valid, cpu=cut, default=whole)
+    if may_cut and num_parts == 1 and valid.ndim == 1:
+
+        def in_parts(num_parts: int, params: PyTree, batch: PyTree, valid: Array) -> tuple[PyTree, dict[str, Array]]:
+            return accumulated_gradient(loss_fn, params, batch, valid, num_parts, axis_name)
+
+        return cut_to_cache(in_parts, (params, batch, valid), lambda params, batch, _: loss_fn(params, batch, None), len(valid))
     if num_parts == 1:
         return mean_gradient(lambda params: loss_fn(params, batch, axis_name), params, axis_name)
     if valid.shape[0] % num_parts:  # checked here, because a builder does not know the number of devices
@@ -114,26 +115,6 @@ def accumulated_gradient(
 
     gradient, logged = jax.lax.scan(add, start, (parts, weight))
     return pmean(gradient, axis_name), jax.tree.map(lambda x: x.sum(0), logged)
-
-
-def descend(
-    loss_fn: Callable[[PyTree], tuple[Array, dict[str, Array]]],
-    optimise: optax.GradientTransformation,
-    params: PyTree,
-    opt_state: PyTree,
-    axis_name: str | None = None,
-) -> tuple[PyTree, PyTree, dict[str, Array]]:
-    """Take one step along ``loss_fn``'s gradient; return params, optimizer state, and metrics with ``losses/grad_norm``."""
-    return step_along(*mean_gradient(loss_fn, params, axis_name), optimise, params, opt_state)
-
-
-def step_along(
-    gradient: PyTree, metrics: dict[str, Array], optimise: optax.GradientTransformation, params: PyTree, opt_state: PyTree
-) -> tuple[PyTree, PyTree, dict[str, Array]]:
-    """Take one step along a given gradient; return the same as ``descend``."""
-    metrics["losses/grad_norm"] = optax.tree.norm(gradient)
-    updates, opt_state = optimise.update(gradient, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state, metrics
 
 
 def add_losses(

@@ -1,4 +1,4 @@
-"""Shuffled minibatches, and explained variance."""
+"""Shuffled minibatches, random subsets, and explained variance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl.metrics import masked_mean
 from jaxrl.optimize.gradients import pmean, valid_mean
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.types import Array, Key, Mean, PyTree
-from jaxrl.xla.fast_random import unrolled
+from jaxrl.xla import fast_random
 
 
 def minibatches(key: Key, size: int, num_envs: int, num_epochs: int, num_minibatches: int, axis_name: str | None = None) -> Array:
@@ -37,7 +37,7 @@ def minibatches(key: Key, size: int, num_envs: int, num_epochs: int, num_minibat
     block, envs = jnp.arange(blocks, dtype=jnp.int32), num_envs // blocks
     first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * blocks
     stream = (first + block) * num_epochs + jnp.arange(num_epochs, dtype=jnp.int32)[:, None]  # one stream per block and epoch
-    shuffle = lambda stream: shuffled_rows(jax.random.fold_in(unrolled(key), stream), size // blocks)  # noqa: E731
+    shuffle = lambda stream: shuffled_rows(fast_random.fold_in(key, stream), size // blocks)  # noqa: E731
     item = jax.vmap(jax.vmap(shuffle))(stream)
     order = item // envs * num_envs + item % envs + (block * envs)[:, None]
     parts = order.reshape(num_epochs, blocks, num_minibatches, -1).swapaxes(1, 2)
@@ -60,10 +60,16 @@ def shuffled_rows(key: Key, size: int) -> Array:
     """
     index_bits = max(size - 1, 1).bit_length()
     if index_bits > 16:  # too few random bits would remain
-        return jax.random.permutation(key, size)
-    bits = jax.random.bits(key, (size,), jnp.uint32)
+        return fast_random.permutation(key, size)
+    bits = fast_random.bits(key, (size,), jnp.uint32)
     mask = jnp.uint32(2**index_bits - 1)
     return (jnp.sort((bits & ~mask) | jnp.arange(size, dtype=jnp.uint32)) & mask).astype(jnp.int32)
+
+
+def random_subsets(key: Key, shape: tuple[int, int], size: int) -> Array:
+    """Choose ``size`` elements of each row at random, without replacement: bool[*shape]."""
+    score = fast_random.bits(key, shape)
+    return (score[:, :, None] > score[:, None, :]).sum(-1) < size
 
 
 def shuffled(batch: Any, order: Array, standardize: bool, axis_name: str | None = None) -> Any:

@@ -23,7 +23,7 @@ from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import Range, check_number
 from jaxrl.spaces.goals import ACHIEVED, DESIRED
 from jaxrl.types import Array, ComputeRewardFn, Key, PyTree
-from jaxrl.xla.fast_random import plain, unrolled
+from jaxrl.xla import fast_random
 
 Strategy = Literal["future", "final", "episode"]
 
@@ -161,16 +161,16 @@ def add(part: Hindsight, state: HindsightState, rows: Rows, env_id: Array) -> Hi
 
 
 def draw(part: Hindsight, state: HindsightState, key: Key, batch_size: int) -> Draw:
-    draw_key, goal_key, share_key = jax.random.split(unrolled(key), 3)
-    drawn = part.replay.draw(state.replay, plain(draw_key), batch_size)
+    draw_key, goal_key, share_key = fast_random.split(key, 3)
+    drawn = part.replay.draw(state.replay, draw_key, batch_size)
     row = part.replay.take(state.replay, drawn, 0)
     lowest, highest = _same_episode(part, state, row, drawn.env)
     if part.strategy == "final":
         offset = highest
     else:
-        offset = jax.random.randint(goal_key, (batch_size,), lowest if part.strategy == "episode" else 1, highest + 1)
+        offset = fast_random.randint(goal_key, (batch_size,), lowest if part.strategy == "episode" else 1, highest + 1)
     goal = part.replay.take(state.replay, drawn, offset).row.obs[ACHIEVED]
-    relabelled = jax.random.uniform(share_key, (batch_size,)) < part.share
+    relabelled = fast_random.uniform(share_key, (batch_size,)) < part.share
     return drawn._replace(extras=Relabelling(goal, relabelled, row.episode))
 
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jaxrl.replay import Draw, Replay, ReplayFn, Rows, bind, uniform
@@ -21,7 +20,7 @@ from jaxrl.replay.uniform import ReplayState, Ring, make_ring
 from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import Range, check_number
 from jaxrl.types import Array, Key
-from jaxrl.xla.fast_random import unrolled
+from jaxrl.xla import fast_random
 
 FANOUT = 8
 """Number of children of a node. With fewer there are more levels; with more, each level has longer sums to search."""
@@ -138,7 +137,7 @@ def draw(exponents: Exponents, ring: Ring, state: PrioritisedState, key: Key, ba
     total, down = state.levels[-1].sum((1, 2)), [*reversed(state.levels)]
     lanes = total.shape[0]
     over_lanes = _over_lanes(total) if lanes > 1 else []
-    uniforms = jax.random.uniform(unrolled(key), (len(over_lanes) + len(down), batch_size))
+    uniforms = fast_random.uniform(key, (len(over_lanes) + len(down), batch_size))
     point, lane, row = (jnp.arange(batch_size) + uniforms[0]) / batch_size, *jnp.zeros((2, batch_size), jnp.int32)
     for depth, level in enumerate([*over_lanes, *down]):
         if FANOUT**depth > batch_size:  # nodes narrower than the strata: the point has few float32 digits left

@@ -21,7 +21,7 @@ from jaxrl.replay.row_layout import Records, check_rows, layout_of, pack
 from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import check_count
 from jaxrl.types import Array, Key, PyTree
-from jaxrl.xla.fast_random import integers_below, unrolled
+from jaxrl.xla.fast_random import integers_below, split
 from jaxrl.xla.private_jax import is_traced
 
 CANDIDATES = 4
@@ -135,7 +135,7 @@ def draw(ring: Ring, state: ReplayState, key: Key, batch_size: int) -> Draw:
     envs = state.valid.shape[1]
     # The newest rows have too few successors, and the oldest too few predecessors.
     drawable = state.size - ring.after - ring.before
-    age, env = places(unrolled(key), (CANDIDATES, batch_size), ring.capacity, envs, jnp.maximum(drawable, 1))
+    age, env = places(key, (CANDIDATES, batch_size), ring.capacity, envs, jnp.maximum(drawable, 1))
     row = (state.position - 1 - ring.after - age) % ring.length
     valid = gather_rows(state.valid, row, env) & (drawable > 0)
     found_row, found_env, found = row[0], env[0], valid[0]
@@ -151,7 +151,7 @@ def places(key: Key, shape: tuple[int, ...], capacity: int, lanes: int, rows: Ar
     if capacity * lanes < 2**31:
         index = integers_below(key, shape, rows * lanes)
         return index // lanes, index % lanes
-    row_key, lane_key = jax.random.split(key)  # 32 bits cannot index all places
+    row_key, lane_key = split(key)  # 32 bits cannot index all places
     return integers_below(row_key, shape, rows), integers_below(lane_key, shape, jnp.int32(lanes))
 
 

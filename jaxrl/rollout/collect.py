@@ -18,14 +18,14 @@ from jaxrl.metrics import masked_max, masked_mean, masked_min
 from jaxrl.rollout.autoreset import StepOutcome, expand_mask, finish_step, first_input, no_episode
 from jaxrl.spaces.trees import show_shapes, zeros
 from jaxrl.types import ActorState, Algorithm, Array, Env, HostEnv, Key, Mean, Metrics, Policy, PyTree, Rollout, StepInput
-from jaxrl.xla.fast_random import plain, unrolled
+from jaxrl.xla.fast_random import fold_in, split
 from jaxrl.xla.packed_scan import packed_scan
 
 
 def fold_each(key: Key, env_id: Array) -> Key:
     """Return one key per environment, [B], from a common key or one key each."""
     chex.assert_rank(env_id, 1)
-    return plain(jax.vmap(jax.random.fold_in, in_axes=(0 if key.ndim else None, 0))(unrolled(key), env_id))
+    return jax.vmap(fold_in, in_axes=(0 if key.ndim else None, 0))(key, env_id)
 
 
 def params_axes(env: Env, env_params: PyTree) -> PyTree:
@@ -83,7 +83,7 @@ def _reset_where_done(reset: Callable[..., Any], axes: tuple[int | None, ...], s
             return reset(key, structure.unflatten(leaves))
 
         def fresh() -> Any:
-            keys = plain(jax.vmap(jax.random.fold_in)(unrolled(key), env_id))
+            keys = fold_each(key, env_id)
             return select(jax.vmap(reset_one, in_axes=(0, list(axes)))(keys, leaves))
 
         # select(old) costs nothing, and types both branches as varying over the same devices, which shard_map checks.
@@ -173,7 +173,7 @@ def collect(
         after, outcome = advance(env, actor, carry, action, env_params, env_id, keys[1], keys[2])
         return after, (actor.input, (action, extras), outcome)
 
-    after, (inputs, acted, outcome) = packed_scan(row, actor, plain(jax.random.split(unrolled(key), (num_rows, 3))))
+    after, (inputs, acted, outcome) = packed_scan(row, actor, split(key, (num_rows, 3)))
     inputs = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), inputs, after.input)
     version = jnp.broadcast_to(policy.version, env_id.shape)
     return after, to_rollout(inputs, acted, outcome, actor.carry, env_id, version), episode_metrics(outcome)

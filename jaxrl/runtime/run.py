@@ -9,76 +9,42 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl.agent import check_agent, with_total_steps
-from jaxrl.builder.spec import algorithm_name, build_again, unimportable_parts
-from jaxrl.optimize.schedules import ScheduleWarning, doubtful
-from jaxrl.runtime.actors.scheme import Scheme, describe, resolve_scheme
+from jaxrl.builder.spec import build_again
+from jaxrl.runtime.actors.scheme import Scheme, describe
 from jaxrl.runtime.checkpoint.convert_states import check_can_mark_discontinuity
 from jaxrl.runtime.checkpoint.transfer import check_which, describe_source
-from jaxrl.runtime.console.progress import Progress, make_progress
+from jaxrl.runtime.console.progress import make_progress
 from jaxrl.runtime.distributed.group import current
-from jaxrl.runtime.logs.records import as_arrays
 from jaxrl.runtime.logs.run_folder import WORKERS, read_config
-from jaxrl.runtime.samplers.by_name import check_overlap, check_sampler
 from jaxrl.runtime.system.devices import enable_compilation_cache
-from jaxrl.runtime.system.warn import warn
-from jaxrl.runtime.trainers.device_layout import learns_alike
 from jaxrl.runtime.training_loop.agreement import check_alike, open_folder
-from jaxrl.runtime.training_loop.open_trainer import check_one_way, check_shared_out, devices_for, open_driver
-from jaxrl.runtime.training_loop.plan import check_hyperparams, check_members, check_seeds, make_plan, with_length_of
-from jaxrl.runtime.training_loop.reporting import gap_in_words
-from jaxrl.runtime.training_loop.run_files import RunFiles, RunOutput, check_output
-from jaxrl.runtime.training_loop.session import OnChunk, Session
-from jaxrl.runtime.training_loop.signals import Interrupted, end_in_a_line, handled
-from jaxrl.settings.aliases import suggest_keywords
-from jaxrl.settings.validation import check_switches, whole
-from jaxrl.types import Agent, PyTree
-
-KEPT = (
-    "seeds",
-    "hyperparams",
-    "eval_every",
-    "eval_episodes",
-    "eval_explore",
-    "chunk_iterations",
-    "stop_at",
-    "on_nan",
-    "save_replay",
+from jaxrl.runtime.training_loop.open_trainer import devices_for, open_driver
+from jaxrl.runtime.training_loop.outcome import RunDiverged as RunDiverged
+from jaxrl.runtime.training_loop.outcome import RunInterrupted as RunInterrupted
+from jaxrl.runtime.training_loop.outcome import history_of
+from jaxrl.runtime.training_loop.plan import make_plan, with_length_of
+from jaxrl.runtime.training_loop.reporting import first_notes, tell, title_of, warn_of_schedules
+from jaxrl.runtime.training_loop.run_config import (
+    Checkpoints,
+    Collection,
+    Evaluations,
+    Logging,
+    Members,
+    RunConfig,
+    recorded_config,
 )
-"""Arguments of ``run`` that ``config.json`` stores under ``run``, in addition to ``total_steps``."""
-
-ON_HOST: dict[str, Any] = {"sampler": "sync", "overlap": False, "scheme": None}
-"""Defaults of the arguments for host environments. ``config.json`` stores only other values, so runs from before these arguments
-existed can be resumed."""
-
-
-class RunInterrupted(Interrupted):
-    """A signal ended the run between two chunks, after everything was written. ``states`` and ``history`` are those at the end.
-
-    ``states`` is None if the signal arrived while the first program was being compiled, since the run does not wait for the
-    compiler.
-    """
-
-    def __init__(
-        self, message: str, states: PyTree, history: dict[str, np.ndarray], number: int = signal.SIGINT, *, shown: bool = False
-    ) -> None:
-        super().__init__(message, number, shown=shown)
-        self.states, self.history = states, history
-
-
-class RunDiverged(RuntimeError):
-    """All seeds of a run diverged. Everything was written; ``states`` (from before the divergence) and ``history`` are those at
-    the end."""
-
-    def __init__(self, message: str, states: PyTree, history: dict[str, np.ndarray]) -> None:
-        super().__init__(message)
-        self.states, self.history = states, history
+from jaxrl.runtime.training_loop.run_files import RunFiles
+from jaxrl.runtime.training_loop.session import OnChunk, Session
+from jaxrl.runtime.training_loop.signals import handled
+from jaxrl.settings.aliases import suggest_keywords
+from jaxrl.settings.validation import check_switches
+from jaxrl.types import Agent, PyTree
 
 
 @suggest_keywords
@@ -203,140 +169,86 @@ def run(
         nothing has been trained yet. A script that does not catch the exception ends with one line and the exit code 128 + the
         signal's number. Custom handlers, and signals that are ignored (``nohup``), are left alone.
     """
-    _check_runnable(agent, on_chunk, init_which)
-    check_switches(exact_steps=exact_steps, save_replay=save_replay, tensorboard=tensorboard, quiet=quiet)
-    seeds = check_seeds(seeds)
-    values = check_hyperparams(agent, hyperparams, len(seeds))
-    check_members(seeds, values)
-    used_scheme = resolve_scheme(agent, scheme, num_workers)
-    host_options = _on_host(agent, sampler, overlap, used_scheme)
-    output = check_output(RunOutput(checkpoint_every, keep_checkpoints, tensorboard, wandb, devices_per_seed))
-    if devices_per_seed is not None:
-        check_shared_out(agent, devices_per_seed)
+    check_which("init_which", init_which)
+    config = RunConfig(
+        total_steps,
+        Members(seeds, hyperparams),
+        chunk_iterations,
+        on_nan,
+        Evaluations(eval_every, eval_episodes, eval_explore, stop_at),
+        Collection(sampler, overlap, scheme, num_workers),
+        Checkpoints(checkpoint_every, keep_checkpoints, save_replay),
+        Logging(tensorboard, wandb),
+        devices_per_seed,
+    )
+    return _run(agent, config, out, on_chunk, init_from, init_which, exact_steps=exact_steps, quiet=quiet)
+
+
+def _run(
+    agent: Agent,
+    config: RunConfig,
+    out: str | os.PathLike[str] | None,
+    on_chunk: OnChunk | None,
+    init_from: Any = None,
+    init_which: str = "best",
+    *,
+    exact_steps: bool = False,
+    quiet: bool,
+) -> tuple[PyTree, dict[str, np.ndarray]]:
+    """Run with the settings as one value; see ``run``."""
+    _check_runnable(agent, on_chunk)
+    check_switches(exact_steps=exact_steps, quiet=quiet)
+    asked_steps, config = config.total_steps, config.for_agent(agent)
     if out is not None:
-        check_can_mark_discontinuity(agent, save_replay=save_replay)
-    pace: dict[str, Any] = {"eval_every": eval_every, "eval_episodes": eval_episodes, "eval_explore": eval_explore}
-    pace |= {"chunk_iterations": chunk_iterations, "exact_steps": exact_steps, "stop_at": stop_at, "on_nan": on_nan}
-    learning = {"seeds": seeds, "hyperparams": values, "save_replay": save_replay, **host_options}
-    start = {"total_steps": total_steps, "out": out is not None, "init_from": describe_source(init_from, init_which)}
-    check_alike(agent, {**pace, **learning, **output._asdict(), **start})
+        check_can_mark_discontinuity(agent, save_replay=config.checkpoints.save_replay)
+    start = {"exact_steps": exact_steps, "out": out is not None, "init_from": describe_source(init_from, init_which)}
+    check_alike(agent, config.as_plain(compared=True) | config.as_plain(compared=False) | start)
+    seeds, scheme = config.members.seeds, config.collection.scheme
     with contextlib.ExitStack() as resources:
         folder = None if out is None else resources.enter_context(contextlib.closing(open_folder(out)))
         previous = folder.config["run"] if folder and folder.config else None
-        plan = make_plan(agent, total_steps, **pace, before=previous)
-        request = plan.describe() | learning
+        plan = make_plan(agent, config, previous, exact_steps=exact_steps)
         if folder and previous:
-            folder.check_same(agent.spec, with_length_of(request, previous))
+            folder.check_same(agent.spec, with_length_of(plan.request(), previous))
 
         enable_compilation_cache()
-        host_options |= {
-            "log_folder": folder.path / WORKERS if folder and used_scheme else None,
-            "devices_per_seed": devices_per_seed,
-        }
-        driver, devices, advice = open_driver(agent, seeds, **host_options, note=lambda text: _tell(text, progress, quiet))
-        _warn_of_schedules(agent, plan.warmup_iterations + plan.iterations)
+        driver, devices, advice = open_driver(
+            agent,
+            seeds,
+            collection=config.collection,
+            devices_per_seed=config.devices_per_seed,
+            log_folder=folder.path / WORKERS if folder and scheme else None,
+            note=lambda text: tell(text, progress, quiet),
+        )
+        warn_of_schedules(agent, plan.warmup_iterations + plan.iterations)
         hidden = quiet or not current().is_first
-        title, each = _title(agent, len(seeds), len(devices)), getattr(driver, "devices_per_seed", 1)
+        title, each = title_of(agent, len(seeds), len(devices)), getattr(driver, "devices_per_seed", 1)
         progress = resources.enter_context(contextlib.closing(make_progress(title, plan.total_steps, quiet=hidden)))
         files = None
         if folder:
-            files = RunFiles(folder, agent, request, output, devices, progress.note, each)
+            files = RunFiles(folder, agent, plan, devices, progress.note, each)
             resources.enter_context(contextlib.closing(files))
             resources.push(lambda kind, *_: files.withdraw() if kind and issubclass(kind, Exception) else None)
         resources.callback(getattr(driver, "close", lambda: None))
         session = Session(driver, seeds, plan, progress, files, on_chunk)
-        if used_scheme:
-            progress.note(describe(used_scheme, agent.num_envs // current().num_processes))
-        for line in _notes(agent, total_steps, plan.total_steps, each, advice, out):
+        if scheme:
+            progress.note(describe(scheme, agent.num_envs // current().num_processes))
+        for line in first_notes(agent, asked_steps, plan.total_steps, each, advice, out):
             progress.note(line)
+        hyperparams = with_total_steps(agent, config.members.hyperparam_arrays(), plan.total_steps)
         with handled(session.interrupt.handle):
-            states, summary = session.go(with_total_steps(agent, values, plan.total_steps), init_from, init_which, title)
+            states, summary = session.go(hyperparams, init_from, init_which, title)
             session.asked_to_stop()  # also by a signal that came meanwhile
     progress.note(summary)
-    return states, _history(agent, session, states, summary, shown=not hidden)
+    return states, history_of(agent, session, states, summary, shown=not hidden)
 
 
-def _history(agent: Agent, session: Session, states: PyTree, summary: str, *, shown: bool) -> dict[str, np.ndarray]:
-    """Return the history of a run that has ended and been reported, or raise the error that ended it."""
-    history = as_arrays(session.history)
-    own_eval = getattr(agent.env, "open_eval", None) is not None  # evaluates on another variant, so returns do not compare
-    if not own_eval and (gap := gap_in_words(history, session.plan.eval_explore)):
-        session.progress.note(gap)
-    if session.failure is not None:
-        raise session.failure
-    if session.stopped_by:
-        current().part()
-        end_in_a_line()
-        raise RunInterrupted(summary, states, history, session.stopped_by, shown=shown)
-    current().gather(None)  # the first process may have written until now
-    if session.diverged.all():
-        raise RunDiverged(summary, states, history)
-    return history
-
-
-def _warn_of_schedules(agent: Agent, iterations: int) -> None:
-    """Warn about schedules that look like values where factors are expected."""
-    if current().is_first:
-        for doubt in doubtful(agent.schedules, agent.hyperparams, iterations):
-            warn(doubt, ScheduleWarning)
-
-
-def _check_runnable(agent: Agent, on_chunk: OnChunk | None, init_which: str) -> None:
+def _check_runnable(agent: Agent, on_chunk: OnChunk | None) -> None:
     check_agent(agent)
     if on_chunk is not None and not callable(on_chunk):
         raise TypeError(f"on_chunk={on_chunk!r} must be a function of a Chunk")
     if agent.axis_name is not None:
         raise ValueError(f"axis_name={agent.axis_name!r}: run shards seeds by itself; build the agent without axis_name")
-    check_which("init_which", init_which)
-
-
-def _on_host(agent: Agent, sampler: str, overlap: bool, scheme: Scheme | None) -> dict[str, Any]:
-    """Return the arguments of ``ON_HOST`` that differ from their defaults, checked."""
-    asked: dict[str, Any] = {"sampler": check_sampler(agent, sampler), "overlap": check_overlap(agent, overlap)}
-    check_one_way(scheme, **asked)
-    asked["scheme"] = scheme and dataclasses.asdict(scheme)
-    return {name: value for name, value in asked.items() if value != ON_HOST[name]}
-
-
-def _tell(text: str, progress: Progress, quiet: bool) -> None:
-    """Report an event of the workers: the first process has a display, the others write to stderr."""
-    if current().is_first:
-        progress.note(text)
-    elif not quiet:
-        warn(text)
-
-
-def _title(agent: Agent, num_seeds: int, num_devices: int) -> str:
-    """Return the title of the panel and the learning curve."""
-    title = f"{algorithm_name(agent.spec)} · {agent.env.name} · {num_seeds} seed{'s' * (num_seeds > 1)}"
-    title += f" on {num_devices} devices" * (num_devices > 1)
-    return title if current().is_alone else f"{title} in {current().num_processes} processes"
-
-
-def _notes(
-    agent: Agent, asked: int, total_steps: int, devices_per_seed: int, advice: str | None, out: str | os.PathLike[str] | None
-) -> Iterator[str]:
-    """Yield the notes that the user should read before the run begins."""
-    if total_steps != asked:
-        rows = f"{agent.num_envs} × {agent.rollout_length}"
-        yield f"total_steps={whole(asked)} rounded up to {total_steps}: whole iterations of {rows} rows"
-    if devices_per_seed > 1:
-        share = agent.num_envs // devices_per_seed
-        sharing = f"{devices_per_seed} devices share a seed's environments, {share} each"
-        if agent.algorithm.learn:
-            yield f"{sharing}, and draw a share of each batch from them: results differ from those of one device"
-        elif learns_alike(agent) and devices_per_seed.bit_count() == 1:
-            yield f"{sharing}, and learn the same as one device, up to rounding"
-        else:
-            yield sharing
-    if advice:
-        yield advice
-    if out is not None:
-        for name, part in unimportable_parts(agent.spec).items():
-            yield (
-                f"no other process can import {name}={part}: to resume or load this run there, pass it again, as in "
-                f"jaxrl.load_policy({os.fspath(out)!r}, {name}=…), or define it at the top level of a separate module"
-            )
 
 
 def resume(
@@ -367,12 +279,9 @@ def resume(
         jaxrl wrote the folder; the message names it.
       TypeError: a keyword is not a part of the agent.
     """
-    config = read_config(out)
-    request, agent = config["run"], build_again(config["agent"], trust=trust, to_learn=True, **parts)
-    if missing := [name for name in ("total_steps", *KEPT) if name not in request]:
-        raise ValueError(f"config.json in {os.fspath(out)!r} lacks {missing[0]!r} of its run: restore it from a copy")
-    settings = {name: request[name] for name in KEPT} | {name: request[name] for name in ON_HOST if name in request}
-    output = {name: value for name, value in config.get("output", {}).items() if name in RunOutput._fields}
-    output["devices_per_seed"] = devices_per_seed or devices_for(agent, output.get("devices_per_seed"))
-    length = request["total_steps"] if total_steps is None else total_steps
-    return run(agent, length, out=out, on_chunk=on_chunk, quiet=quiet, **settings, **output)
+    recorded = read_config(out)
+    agent = build_again(recorded["agent"], trust=trust, to_learn=True, **parts)
+    config = recorded_config(recorded, os.fspath(out))
+    length = config.total_steps if total_steps is None else total_steps
+    devices = devices_per_seed or devices_for(agent, config.devices_per_seed)
+    return _run(agent, dataclasses.replace(config, total_steps=length, devices_per_seed=devices), out, on_chunk, quiet=quiet)

@@ -6,24 +6,27 @@ need one program per combination: each combination is a job, a run in its own pr
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import os
 import subprocess
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl.algorithms.presets import words
+from jaxrl.algorithms.presets import NETWORKS, words
+from jaxrl.builder.settings import split_settings
 from jaxrl.interpreter import python_command
 from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
 from jaxrl.runtime.logs.run_folder import contents, plain
-from jaxrl.runtime.system.disk import parse_json, read_regular, savable, walkable, write_atomically
+from jaxrl.runtime.system.disk import parse_json, read_regular, savable, write_atomically
 from jaxrl.runtime.training_loop.signals import SIGNALS, Interrupted, handled
 from jaxrl.settings.aliases import hint_or, nearest
-from jaxrl.settings.validation import check_count, check_switches, checked, setting_types, split_settings
+from jaxrl.settings.options import dotted_names, held_by_options, option_fields
+from jaxrl.settings.validation import check_count, check_switches, checked, setting_types
 
 MANIFEST, JOBS = "sweep.json", "jobs"
 
@@ -55,17 +58,10 @@ class SweepJob(NamedTuple):
 
 
 def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] = lambda algorithm: None) -> SweepFile:
-    """Read a sweep file and check that it contains no unknown key and lacks none.
-
-    Args:
-      import_rule: called with the name of the algorithm, to register a custom one.
-
-    Raises:
-      FileNotFoundError, ValueError.
-    """
+    """Read and check a sweep file. ``import_rule`` is called with the name of the algorithm, to register a custom one."""
     shown = os.fspath(path)
     try:
-        entries = walkable(lambda: tomllib.loads(read_regular(Path(path)).decode()))
+        entries = tomllib.loads(read_regular(Path(path)).decode())
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no sweep file {shown!r}") from None
     except ValueError as error:
@@ -76,9 +72,10 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
     import_rule(str(entries["algorithm"]))
     if entries["algorithm"] not in ALGORITHMS:
         raise ValueError(f"{shown}: {unknown_algorithm(str(entries['algorithm']))}")
-    structure, hyperparams = setting_names(entries["algorithm"])
+    structural, data = grid_names(entries["algorithm"])
+    entries["grid"] = with_flat_names(entries["algorithm"], entries["grid"])
     for table in ("settings", "grid"):
-        _refuse_unknown(f"{shown}, [{table}]", entries.get(table, {}), [*structure, *hyperparams, *_model(entries["algorithm"])])
+        _refuse_unknown(f"{shown}, [{table}]", entries.get(table, {}), [*structural, *data])
     if in_both := set(entries.get("settings", {})) & set(entries["grid"]):
         raise ValueError(f"{shown}: {sorted(in_both)[0]} is in [settings] and in [grid]: keep it in only one of them")
     for name, values in entries["grid"].items():
@@ -92,15 +89,17 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
 
 def _checked(sweep: SweepFile) -> SweepFile:
     """Return the sweep with whole numbers as integers, after checking that every combination can be built in any environment."""
-    from jaxrl.runtime.training_loop.plan import check_members, check_seeds
+    from jaxrl.runtime.training_loop.members import check_members, check_seeds
 
     entry = ALGORITHMS[sweep.algorithm]
     _, config, hyperparams = entry.load()
-    types = setting_types(config) | setting_types(hyperparams)
+    types, plain_names = setting_types(config) | setting_types(hyperparams), {*itertools.chain(*setting_names(sweep.algorithm))}
 
     def value(name: str, setting: Any) -> Any:
-        if name == "model":
-            return _checked_model(sweep.algorithm, setting)
+        if name in NETWORKS:
+            return _checked_network(sweep.algorithm, name, setting)
+        if name not in plain_names:  # options are checked as a whole, below
+            return setting
         plain = checked(name, setting, types[name])
         return setting if isinstance(plain, float) else plain  # unchanged, since jobs are named after it
 
@@ -118,28 +117,50 @@ def _checked(sweep: SweepFile) -> SweepFile:
     for job in expand(plain):
         combination = {**settings, **job.settings}
         recurrent = combination.pop("model", {}).get("core") is not None
+        combination.pop("critic", None)
+        dotted = [{name: each} for name, values in grid.items() if name in dotted_names(config) for each in values]
         try:
-            split_settings(entry.builder, config, hyperparams, combination)[0].check(recurrent=recurrent)
-        except ValueError as error:
+            for field in [{}, *(each for each in dotted if not each.keys() & job.settings.keys())]:
+                split_settings(entry.builder, config, hyperparams, combination | field)[0].check(recurrent=recurrent)
+        except (TypeError, ValueError) as error:
             raise ValueError(f"job {job.name!r} cannot be built: {error}") from error
     return plain
 
 
-def _model(algorithm: str) -> list[str]:
-    """Return ``model``, a structural setting, in a list if the algorithm has a network that takes arguments."""
-    return ["model"] if ALGORITHMS[algorithm].network else []
+def grid_names(algorithm: str) -> tuple[list[str], dict[str, str]]:
+    """Return the names that a sweep file may use: structural ones, and name -> hyperparameter for those that are data.
+
+    Options, and their fields by dotted names, are among them.
+    """
+    config = ALGORITHMS[algorithm].load().config
+    structure, hyperparams = setting_names(algorithm)
+    held = {dotted: name for name, dotted in held_by_options(config).items()}
+    fields = [name for name in dotted_names(config) if name not in held]
+    networks = [name for name in NETWORKS if name in inspect.signature(ALGORITHMS[algorithm].load().make).parameters]
+    structural = [*structure, *option_fields(config), *fields, *(networks if ALGORITHMS[algorithm].network else ())]
+    return structural, {**{name: name for name in hyperparams}, **held}
 
 
-def _checked_model(algorithm: str, arguments: Any) -> Any:
-    """Return the arguments of the algorithm's network, after checking that they are valid for some observations."""
+def with_flat_names(algorithm: str, grid: Any) -> Any:
+    """Write the fields of options in a grid, ``[grid.head] v_max = [10, 20]``, with dotted names."""
+    options = option_fields(ALGORITHMS[algorithm].load().config)
+    flat: dict[str, Any] = {}
+    for name, values in grid.items() if isinstance(grid, Mapping) else ():
+        is_table = name in options and isinstance(values, Mapping)
+        flat |= {f"{name}.{field}": each for field, each in values.items()} if is_table else {name: values}
+    return flat
+
+
+def _checked_network(algorithm: str, name: str, arguments: Any) -> Any:
+    """Return the arguments of a network of the algorithm, after checking that they are valid for some observations."""
     from jaxrl.builder.components import check_arguments, own_network
-    from jaxrl.models.settings import check_values
+    from jaxrl.models import action_value
 
     if not isinstance(arguments, Mapping):
-        raise TypeError(f'model = {arguments!r} must be a table of arguments of the network, such as {{ core = "gru" }}')
-    network: Any = own_network(ALGORITHMS[algorithm])
-    check_arguments(network, arguments)
-    check_values(arguments)
+        raise TypeError(f"{name} = {arguments!r} must be a table of arguments of the network, such as {{ hidden_sizes = [64] }}")
+    network: Any = own_network(ALGORITHMS[algorithm]) if name == "model" else action_value
+    check_arguments(network, arguments, name)
+    network.config(**arguments)
     return dict(arguments)
 
 
@@ -152,16 +173,16 @@ def _refuse_unknown(where: str, table: Mapping[str, Any], allowed: Sequence[str]
 
 def expand(sweep: SweepFile) -> list[SweepJob]:
     """Return the jobs of a sweep."""
-    structure, hyperparams = setting_names(sweep.algorithm)
+    structural, data = grid_names(sweep.algorithm)
 
-    def combinations(names: Sequence[str]) -> list[dict[str, Any]]:
+    def combinations(names: Collection[str]) -> list[dict[str, Any]]:
         chosen = [name for name in sweep.grid if name in names]
         return [dict(zip(chosen, values, strict=True)) for values in itertools.product(*(sweep.grid[name] for name in chosen))]
 
-    members = combinations(hyperparams)
+    members = [{data[name]: value for name, value in member.items()} for member in combinations(data)]
     return [
         SweepJob(" ".join(f"{name}={in_a_word(value)}" for name, value in settings.items()) or "all", settings, members)
-        for settings in combinations([*structure, *_model(sweep.algorithm)])
+        for settings in combinations(structural)
     ]
 
 
@@ -174,14 +195,9 @@ def in_a_word(value: Any) -> str:
 
 
 class Manifest:
-    """List of finished jobs in ``sweep.json``, rewritten after each job."""
+    """List of finished jobs in ``sweep.json``, rewritten after each job. It refuses a folder that holds something else."""
 
     def __init__(self, folder: Path, sweep: SweepFile) -> None:
-        """
-        Raises:
-          FileExistsError: the folder holds another sweep, or something else.
-          ValueError: jobs could not save there.
-        """
         savable(folder, "out")
         self.folder, self.path = folder, folder / MANIFEST
         self.sweep = plain({field.name: getattr(sweep, field.name) for field in fields(SweepFile)})
@@ -212,8 +228,7 @@ def job_folder(folder: Path, job: SweepJob) -> Path:
 def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Callable[[str], None]) -> list[SweepJob]:
     """Run the unfinished jobs one after the other, each in a process that uses all devices.
 
-    Args:
-      trust: packages that may contain the environment, if it is a ``module:function``.
+    The environment may be a ``module:function`` of the packages in ``trust``.
 
     Raises:
       ChildProcessError: a job failed; finished jobs stay finished.
@@ -241,9 +256,7 @@ def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Ca
 def run_job(command: Sequence[str]) -> tuple[int, int]:
     """Run a process and wait until it ends by itself. Signals are forwarded to it, since it has to save before it exits.
 
-    Returns:
-      The exit code as a shell reports it (128 and more after a signal), and the signal that stopped this process or the job, 0
-      for none.
+    Return its exit code as a shell reports it (128 and more after a signal), and the signal that stopped either, 0 for none.
     """
     received: list[int] = []
 

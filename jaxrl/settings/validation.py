@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import types
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from jaxrl.settings.aliases import belongs_to_run, hint_or, nearest, shortened
+from jaxrl.settings.aliases import hint_or, nearest, shortened
 from jaxrl.types import PyTree
 
 
@@ -42,31 +43,37 @@ NonNegative = Annotated[float, Range(0)]
 Unit = Annotated[float, Range(0, 1)]
 PositiveUnit = Annotated[float, Range(0, 1, open_low=True)]
 
-# For hyperparameters that are the same in every algorithm, the type also has the description.
-LearningRate = Annotated[float, Range(0), "Adam's step size; 0 disables learning, as a control."]
-TotalSteps = Annotated[
-    float,
-    Range(0, integral=True),
-    "Rows per seed of the whole run, for ``anneal``; 0 if unknown. ``run`` and ``make_train`` set it to their length.",
-]
-
 
 @functools.cache
-def setting_types(source: type) -> dict[str, Any]:
+def setting_types(source: Any) -> dict[str, Any]:
     """Return the types of a Config's (dataclass) or Hyperparams' (NamedTuple) fields, which define the allowed values.
 
     Raises:
       TypeError: the type of a field does not define its allowed values.
     """
-    types = get_type_hints(source, include_extras=True)
-    for name, type_ in types.items():
+    hints = get_type_hints(source, include_extras=True)
+    if dataclasses.is_dataclass(source):
+        hints = {field.name: hints[field.name] for field in dataclasses.fields(source)}
+    for name, type_ in hints.items():
+        if kinds_of(type_):
+            continue
         if _range_of(type_) is None and (not dataclasses.is_dataclass(source) or not in_words(type_)):
             raise TypeError(
                 f"{source.__name__}.{name} has no range: give the allowed values in its type, as in {name}: Unit = … or "
                 f"{name}: Annotated[float, Range(low, high)] = …; Unit, Positive, Count, Range and others are in "
                 "jaxrl.settings.validation"
             )
-    return types
+    return hints
+
+
+def kinds_of(type_: Any) -> tuple[Any, ...]:
+    """Return the kinds of options (``jaxrl.settings.options``) that a type accepts, and None if the option may be left out.
+
+    A plain setting has none.
+    """
+    members = get_args(type_) if get_origin(type_) in (Union, types.UnionType) else (type_,)
+    kinds = tuple(None if member is type(None) else member for member in members)
+    return kinds if any(kinds) and all(kind is None or getattr(kind, "is_option", False) for kind in kinds) else ()
 
 
 def _range_of(type_: Any) -> Range | None:
@@ -101,30 +108,7 @@ def checked(name: str, value: Any, type_: Any) -> Any:
     return float(value)
 
 
-C = TypeVar("C")
 H = TypeVar("H")
-
-
-def split_settings(
-    builder: str, config: type[C], hyperparams: type[H], settings: Mapping[str, Any], parts: Iterable[str] = ()
-) -> tuple[C, H]:
-    """Sort a builder's keywords into its Config and its Hyperparams, as plain Python numbers.
-
-    Args:
-      parts: other keywords of the builder, which an error may suggest.
-
-    Raises:
-      TypeError: a keyword is unknown. The message suggests the right one.
-    """
-    structure, data = setting_types(config), setting_types(hyperparams)  # type: ignore[arg-type]
-    for name in settings:
-        if name not in structure | data:
-            hint = belongs_to_run(name) or nearest(name, sorted({*structure, *data, *parts}))
-            said = hint_or(hint, f"Config: {sorted(structure)}. Hyperparameters: {sorted(data)}.")
-            raise TypeError(f"{builder}() got an unknown keyword {name!r}.{said}")
-    plain = {name: checked(name, value, (structure | data)[name]) for name, value in settings.items()}
-    chosen = hyperparams(**{name: value for name, value in plain.items() if name in data})
-    return config(**{name: value for name, value in plain.items() if name in structure}), chosen
 
 
 def check_number(name: str, value: Any, allowed: Range | None = None) -> None:

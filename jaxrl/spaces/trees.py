@@ -37,6 +37,19 @@ def show_shapes(tree: PyTree) -> str:
     return text if len(text) <= 300 else text[:297] + "..."
 
 
+def space_text(space: spaces.Space, *, bounds: bool = True) -> str:
+    """Describe a space in one line: ``Box(4) float32 [-1, 1]``, with its bounds if wanted and if they are finite and uniform."""
+    if isinstance(space, spaces.Dict):
+        return f"Dict({', '.join(f'{name}: {space_text(part, bounds=bounds)}' for name, part in space.items())})"
+    if isinstance(space, spaces.Tuple):
+        return f"Tuple({', '.join(space_text(part, bounds=bounds) for part in space)})"
+    if not isinstance(space, spaces.Box):
+        return " ".join(str(space).split())
+    shape, low, high = ", ".join(map(str, space.shape)), np.unique(space.low), np.unique(space.high)
+    shown = f" [{low[0]:g}, {high[0]:g}]" if bounds and space.is_bounded() and low.size == high.size == 1 else ""
+    return f"Box({shape}) {space.dtype}{shown}"
+
+
 def same_shapes(a: PyTree, b: PyTree) -> bool:
     """Return True if two trees of arrays (or shapes) agree in structure, shapes and dtypes."""
     kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(tree)] for tree in (a, b)]

@@ -1,8 +1,8 @@
-"""Collectives in the same order on every device.
+"""Collectives in the same order on every device, for CPUs.
 
 XLA starts independent operations in any order, and jaxlib 0.10.2 does not distinguish the collectives of a program on a CPU. If
-two devices are at different collectives, they add unrelated values, wait forever, or end the process. So each collective here
-carries one number, a zero, from the result of the previous one.
+two devices are at different collectives, they add unrelated values, wait forever, or end the process. So on a CPU each collective
+carries one number, a zero, from the result of the previous one. On other devices independent collectives overlap.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
-from jaxrl.types import Array, PyTree
+from jaxrl.types import Array
+from jaxrl.xla.collectives import varying
 from jaxrl.xla.private_jax import (
     ClosedJaxpr,
     Jaxpr,
@@ -35,7 +35,7 @@ _Values = Sequence[Any]
 
 
 def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make each of a function's reductions over mapped axes (psum, pmean, pmax, pmin) wait for the previous one.
+    """Make each of a function's reductions over mapped axes (psum, pmean, pmax, pmin) wait for the previous one, on a CPU.
 
     The results are the same. Reductions in loops, branches and jitted functions are included. Those in ``remat`` and in the
     conditions of loops are not ordered, nor are gathers and permutations.
@@ -48,40 +48,14 @@ def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     def ordered(*args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
         traced, shapes = jax.make_jaxpr(lambda *leaves: function(*tree.unflatten(leaves)), return_shape=True)(*leaves)
-        _, values = _evaluate(traced, _everywhere(jnp.zeros(())), leaves)
+
+        def chained(*leaves: Any) -> list[Any]:
+            return _evaluate(traced, _everywhere(jnp.zeros(())), leaves)[1]
+
+        values = jax.lax.platform_dependent(*leaves, cpu=chained, default=jaxpr_as_fun(traced))
         return jax.tree.unflatten(jax.tree.structure(shapes), values)
 
     return ordered
-
-
-def together(reduction: Callable[[Array, str], Array], tree: PyTree, axis_name: str) -> PyTree:
-    """Apply ``reduction`` (psum, pmax, …) over a mapped axis to all leaves, with one collective per dtype, not one per leaf."""
-    leaves, structure = jax.tree.flatten(tree)
-    results = list(leaves)
-    for dtype in sorted({x.dtype for x in leaves}, key=str):
-        places = [i for i, x in enumerate(leaves) if x.dtype == dtype]
-        packed, unpack = ravel_pytree([leaves[i] for i in places])
-        for i, x in zip(places, unpack(reduction(packed, axis_name)), strict=True):
-            results[i] = x
-    return structure.unflatten(results)
-
-
-def varying(tree: PyTree, *axes: str) -> PyTree:
-    """Type ``tree`` as varying between the devices of these axes, under ``shard_map``.
-
-    Under ``shard_map``, the gradient for parameters typed as equal on all devices is already summed over the axis, so that its
-    pmean would be n times too large. With parameters typed as varying, each device has a separate gradient. vmap has no such
-    types.
-    """
-    axes = tuple(axis for axis in axes if axis in jax.sharding.get_abstract_mesh().manual_axes)
-
-    def cast(x: Array, axis: str) -> Array:
-        try:
-            return jax.lax.pcast(x, axis, to="varying")
-        except ValueError:  # already varying
-            return x
-
-    return jax.tree.map(lambda x: functools.reduce(cast, axes, x), tree)
 
 
 def _evaluate(closed: ClosedJaxpr, token: Array, args: _Values) -> tuple[Array, list[Any]]:

@@ -15,7 +15,8 @@ from jaxrl.algorithms.a2c import A2CConfig, A2CHyperparams, a2c_loss
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import q_network
 from jaxrl.optimize import clipped_rmsprop
-from jaxrl.training import evaluate, run_iterations
+from jaxrl.runtime.evaluation.evaluate import evaluate
+from jaxrl.training import run_iterations
 from jaxrl.types import Rollout
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_close, outputs_of, small

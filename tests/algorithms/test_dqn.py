@@ -14,7 +14,6 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl import make_dqn
-from jaxrl.algorithms.common.q_learning import QLearner
 from jaxrl.algorithms.dqn import (
     DQNConfig,
     DQNHyperparams,
@@ -25,7 +24,9 @@ from jaxrl.algorithms.dqn import (
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
+from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay import Draw, Replay
+from jaxrl.replay.options import Prioritized
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.autoreset import first_input
@@ -74,7 +75,7 @@ STREAMS = {
 
 
 @cache
-def stream(name: str, rollouts: int = 3, rows: int = 8) -> tuple[Agent, Rollout, QLearner]:
+def stream(name: str, rollouts: int = 3, rows: int = 8) -> tuple[Agent, Rollout, TargetLearner]:
     """Return rollouts of the same environments, [rollouts, rows, 3], and a learner that observed them."""
     env = STREAMS[name]()
     agent = small_dqn(env, num_envs=3, rollout_length=rows, batch_size=24, buffer_size=3 * rollouts * rows, learning_starts=0)
@@ -190,7 +191,7 @@ def by_hand() -> Any:
     model = SMALL_Q_NETWORK(agent.env.observation_space, agent.env.action_space)
     loss = partial(dqn_loss, model, DQNConfig(), axis_name=None)
 
-    def draw(learner: QLearner, version: Any) -> Transitions:
+    def draw(learner: TargetLearner, version: Any) -> Transitions:
         drawn = replay.draw(learner.replay, jax.random.fold_in(learner.key, version), 2 * 16)
         return transitions(replay, learner.replay, drawn, 0.99)
 
@@ -203,8 +204,7 @@ def by_hand() -> Any:
 @pytest.mark.slow
 def test_priorities_follow_what_each_update_learns() -> None:
     """Drawn, learnt and written update by update, as in a loop. The exponent of the weights rises to 1 at total_steps."""
-    settings = {"prioritized": True, "priority_exponent": 0.7, "importance_exponent": 0.5, "anneal": True, "total_steps": 320}
-    agent = cadence(3, **settings)
+    agent = cadence(3, replay=Prioritized(exponent=0.7, importance_exponent=0.5), anneal=True, total_steps=320)
     replay = prioritised_replay(priority_exponent=0.7, importance_exponent=1.0)(60, 4, 2, before=1, after=1)
     draw, update = jit(replay.draw, static_argnums=2), jit(replay.update)
     read = jit(lambda state, drawn: transitions(replay, state, drawn, 0.99))
@@ -231,16 +231,17 @@ def test_priorities_follow_what_each_update_learns() -> None:
     assert len(np.unique(learner.replay.levels[0])) > 5  # most rows of the batches have new priorities
 
 
-def test_settings_of_priorities_alone_are_refused() -> None:
-    for name in ("priority_exponent", "importance_exponent"):
-        with pytest.raises(ValueError, match=rf"^{name}=0.3 has no effect without prioritized=True"):
-            small_dqn(probes.truncation(), **{name: 0.3})
-    with pytest.raises(
-        ValueError, match=r"^prioritized=True has no effect beside replay=.*uniform_replay.*: leave one of them out"
-    ):
-        small_dqn(probes.truncation(), prioritized=True, replay=uniform_replay)
-    with pytest.raises(ValueError, match=r"^priority_exponent=1\.5 is not allowed: it must be a number in \[0, 1\]"):
-        small_dqn(probes.truncation(), prioritized=True, priority_exponent=1.5)
+def test_fields_of_priorities_have_no_effect_on_another_replay() -> None:
+    with pytest.raises(TypeError, match=r"^replay='uniform' has no field 'exponent'. It is a field of Prioritized"):
+        small_dqn(probes.truncation(), **{"replay": uniform_replay, "replay.exponent": 0.3})
+
+
+def test_weights_of_a_custom_replay_stay() -> None:
+    """Its exponent of the weights is its own."""
+    custom = prioritised_replay(priority_exponent=0.7, importance_exponent=1.0)
+    agents = [small_dqn(probes.truncation(), replay=replay) for replay in (custom, Prioritized(0.7, importance_exponent=1.0))]
+    states = [jit(agent.step)(jit(agent.init)(KEY()))[0] for agent in agents]
+    assert_bit_equal(states[0].learner, states[1].learner)
 
 
 def test_the_replay_ratio_is_exact() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from jaxrl.algorithms.common.q_heads import Double, Greedy
 from jaxrl.algorithms.dqn import DQNConfig, Transitions, dqn_loss
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import q_network
@@ -31,9 +32,14 @@ def linear_model() -> Model:
     return Model(None, apply, apply, lambda batch: ())  # type: ignore[arg-type]
 
 
+LOOKS = {True: Double(), False: Greedy()}
+
+
 @cache
 def loss_and_gradient(double: bool) -> Any:
-    return jit(jax.value_and_grad(partial(dqn_loss, linear_model(), DQNConfig(double=double), axis_name=None), has_aux=True))
+    return jit(
+        jax.value_and_grad(partial(dqn_loss, linear_model(), DQNConfig(bootstrap=LOOKS[double]), axis_name=None), has_aux=True)
+    )
 
 
 @pytest.mark.parametrize("double", [True, False])
@@ -110,6 +116,6 @@ def test_forbidden_actions_are_not_looked_ahead_to() -> None:
     action, nothing = jnp.zeros(N, jnp.int32), jnp.zeros(N)
     batch = Transitions(free, bound, action, nothing, jnp.full(N, 0.9), jnp.ones(N), jnp.ones(N, bool))
     for double in (True, False):
-        loss, _ = jit(lambda p, b, d=double: dqn_loss(model, DQNConfig(double=d), p, p, b, None))(params, batch)
+        loss, _ = jit(lambda p, b, d=double: dqn_loss(model, DQNConfig(bootstrap=LOOKS[d]), p, p, b, None))(params, batch)
         expected = 0.5 * np.mean((q_free[:, 0] - 0.9 * q_free[np.arange(N), allowed]) ** 2)
         assert float(loss) == pytest.approx(expected, rel=1e-4)

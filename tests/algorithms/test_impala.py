@@ -21,7 +21,8 @@ from jaxrl.metrics import identity, merge, to_floats
 from jaxrl.models import q_network
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.rollout.collect import collect
-from jaxrl.training import evaluate, run_iterations
+from jaxrl.runtime.evaluation.evaluate import evaluate
+from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Max, Rollout
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_ACTOR_CRITIC, Tiny, assert_close, outputs_of, small

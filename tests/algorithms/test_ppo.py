@@ -22,7 +22,6 @@ from jaxrl.algorithms.ppo import (
 )
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
-from jaxrl.optimize import clipped_adam, packing
 from jaxrl.optimize.minibatches import standardized
 from jaxrl.returns import discounts, gae
 from jaxrl.rollout.autoreset import first_input
@@ -118,25 +117,6 @@ def test_invalid_rows_of_a_rollout_have_no_influence() -> None:
     cut = rollout._replace(truncated=rollout.terminated, terminated=jnp.zeros_like(rollout.terminated))
     moved = [jax.tree.leaves(to_numpy(update(state.learner, r))) for r in (cut, elsewhere(cut))]
     assert any(np.any(x != y) for x, y in zip(*moved, strict=True))
-
-
-def test_packing_parameters_for_the_optimiser_changes_nothing() -> None:
-    """``clipped_adam`` gets one flat vector, a custom optimizer gets the tree. Two updates of either are the same."""
-    rng = np.random.default_rng(0)
-    params, *gradients = (
-        {"a": {"w": jnp.float32(rng.normal(size=(2, 3)))}, "b": jnp.float32(rng.normal(size=4))} for _ in range(3)
-    )
-    results = []
-    for optimizer in (clipped_adam, lambda hp: clipped_adam(hp)):
-        optimise, (pack, unpack) = optimizer(PPOHyperparams(max_grad_norm=0.5)), packing(optimizer, params)
-        packed, state = pack(params), optimise.init(pack(params))
-        for gradient in gradients:
-            updates, state = optimise.update(pack(gradient), state, packed)
-            packed = optax.apply_updates(packed, updates)
-        results.append((unpack(packed), len(jax.tree.leaves(packed))))
-    assert_close(results[0][0], results[1][0], atol=1e-6)
-    assert [leaves for _, leaves in results] == [1, 2]
-    assert_bit_equal(packing(clipped_adam, params).unpack(packing(clipped_adam, params).pack(params)), params)
 
 
 def test_extra_losses_are_added_and_logged() -> None:

@@ -14,6 +14,7 @@ import scipy.special
 import scipy.stats
 from gymnasium import spaces
 
+from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
 from jaxrl.algorithms.ppo import (
     Batch,
     PPOConfig,
@@ -51,17 +52,18 @@ def numpy_loss(discrete: bool, params: Any, batch: Batch, hp: Any, config: PPOCo
         advantage = (advantage - advantage.mean()) / np.sqrt(advantage.var() + 1e-8)
     log_ratio = (log_prob - batch.log_prob)[valid]
     ratio = np.exp(log_ratio)
-    if config.surrogate == "kl":
+    clip = config.surrogate if isinstance(config.surrogate, Clip) else None
+    if clip is None:
         surrogate = ratio * advantage - BETA * numpy_kl(discrete, batch.policy, out, params["log_std"])[valid]
     else:
         surrogate = np.minimum(ratio * advantage, np.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps) * advantage)
     policy_loss = -surrogate.mean()
     target, old, new = batch.target[valid], batch.value[valid], value[valid]
     errors = (new - target) ** 2
-    if config.clip_value_loss:
+    if clip and clip.value_loss:
         errors = np.maximum(errors, (old + np.clip(new - old, -hp.clip_eps, hp.clip_eps) - target) ** 2)
     value_loss = 0.5 * errors.mean()
-    clipfrac = {} if config.surrogate == "kl" else {"losses/clipfrac": (np.abs(ratio - 1) > hp.clip_eps).mean()}
+    clipfrac = {"losses/clipfrac": (np.abs(ratio - 1) > hp.clip_eps).mean()} if clip else {}
     return clipfrac | {
         "total": policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy[valid].mean(),
         "losses/policy_loss": policy_loss,
@@ -102,7 +104,7 @@ def only_minibatch(config: PPOConfig, batch: Batch) -> Batch:
     return jax.tree.map(lambda x: x[0], shuffled(batch, np.arange(N)[None], config.normalize_advantages))
 
 
-CONFIGS = [PPOConfig(normalize_advantages=a, clip_value_loss=c) for a in (False, True) for c in (False, True)]
+CONFIGS = [PPOConfig(normalize_advantages=a, surrogate=Clip(value_loss=c)) for a in (False, True) for c in (False, True)]
 
 
 @pytest.mark.parametrize("discrete", [True, False])
@@ -119,7 +121,7 @@ def test_the_loss_is_the_papers(discrete: bool, config: PPOConfig) -> None:
 @pytest.mark.parametrize("discrete", [True, False])
 def test_the_loss_with_a_penalty_is_the_papers(discrete: bool) -> None:
     """Schulman et al. 2017, eq. 8. Rows that are not valid may have an old policy that is not finite."""
-    config, (params, batch), (other, _) = PPOConfig(surrogate="kl"), loss_case(discrete), loss_case(discrete, 1)
+    config, (params, batch), (other, _) = PPOConfig(surrogate=KLPenalty()), loss_case(discrete), loss_case(discrete, 1)
     batch = batch._replace(policy=jax.tree.map(np.asarray, policy_of(discrete, other, batch.inputs.obs)))
     function = loss_and_gradient(discrete, config)
     (total, metrics), gradient = function(params, batch)
@@ -188,7 +190,7 @@ def test_where_the_value_loss_is_clipped_no_gradient_flows() -> None:
     model = Model(None, apply, apply, lambda batch: ())  # type: ignore[arg-type]
     inputs = first_input(zeros[:, None], spaces.Discrete(2), rows)
     batch = Batch(inputs, (), np.zeros(rows, np.int32), zeros, zeros, target, old, np.ones(rows, bool))
-    config, hp = PPOConfig(clip_value_loss=True), HP._replace(vf_coef=1.0, ent_coef=0.0)
+    config, hp = PPOConfig(surrogate=Clip(value_loss=True)), HP._replace(vf_coef=1.0, ent_coef=0.0)
     gradient = rows * jit(jax.grad(lambda value: ppo_loss(model, config, hp, value, batch, None)[0]))(value)
 
     change = value - old

@@ -16,12 +16,13 @@ from gymnasium import spaces
 
 from jaxrl.agent import state_shapes
 from jaxrl.algorithms import ALGORITHMS
+from jaxrl.algorithms.common.ppo_objectives import KLPenalty
 from jaxrl.algorithms.ppo import PPOConfig, ppo_loss, targets
-from jaxrl.builder.setup import Learner
 from jaxrl.exploration.action_noise import HeldNoise
 from jaxrl.metrics import to_floats
 from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.optimize import clipped_adam
+from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.minibatches import minibatches, shuffled
 from jaxrl.parallel import data_parallel
 from jaxrl.runtime.checkpoint.restore import restore
@@ -94,7 +95,7 @@ def adam_learner() -> Any:
 @cache
 def penalised() -> tuple[Any, Any, dict[str, float]]:
     """Return the state before and after an update that moves the policy a little, and its metrics."""
-    agent = whole_batch(surrogate="kl", kl_coef=0.5, kl_target=1e-6, **EPOCHS)
+    agent = whole_batch(surrogate=KLPenalty(coef=0.5, target=1e-6), **EPOCHS)
     state = jit(agent.init)(KEY())
     after, metrics = jit(agent.algorithm.update)(state.learner, sample()[1])
     return state.learner, after, to_floats(metrics)  # type: ignore[return-value]
@@ -118,8 +119,8 @@ def test_only_the_penalty_changes_the_structure_of_the_state() -> None:
     plain = whole_batch()
     assert type(sample()[0].learner) is Learner
     spec, other = plain.spec["settings"], whole_batch(surrogate="kl", accumulation_steps=2).spec["settings"]
-    assert {*other} - {*spec} == {"surrogate", "accumulation_steps"} and other["surrogate"] == "kl"
-    assert "learning_rate" in spec and not {"surrogate", "stop_kl", "hold_noise", "kl_coef"} & {*spec}
+    assert {*other} - {*spec} == {"accumulation_steps"} and other["surrogate"] == {"name": "kl", "coef": 1.0, "target": 0.01}
+    assert "learning_rate" in spec and not {"stop_kl", "hold_noise"} & {*spec}
 
 
 # ----------------------------------------------------------------------------------------------------- accumulated gradients
@@ -277,15 +278,9 @@ def test_everything_at_once_is_saved_and_goes_on_bit_for_bit(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"surrogate": "trpo"}, "surrogate='trpo' must be one of 'clip', 'kl'"),
-        ({"kl_target": 0.1}, r"kl_target=0.1 has no effect without surrogate='kl'"),
-        ({"kl_coef": 2}, "kl_coef=2 has no effect without surrogate='kl'"),
-        ({"surrogate": "kl", "kl_target": 0}, "kl_target=0 is not allowed: it must be a finite number > 0"),
-        ({"surrogate": "kl", "kl_coef": 0}, "kl_coef=0 is not allowed"),
-        ({"surrogate": "kl", "clip_eps": 0.1}, "clip_eps=0.1 has no effect with surrogate='kl', which does not clip ratios"),
         (
             {"surrogate": "kl", "schedules": {"clip_eps": lambda i: 1.0}},
-            r"schedules\['clip_eps'\] has no effect with surrogate='kl'",
+            r"schedules\['clip_eps'\] has no effect with surrogate='kl': it is for surrogate=Clip\(eps=…\)",
         ),
         ({"stop_kl": -1}, "stop_kl=-1 is not allowed: it must be a finite number >= 0"),
         (
@@ -308,9 +303,11 @@ def test_settings_that_do_not_fit_or_have_no_effect(settings: dict[str, Any], me
 
 
 def test_settings_of_other_libraries_are_named() -> None:
-    for name, here in {"target_kl": "stop_kl", "kl_coeff": "kl_coef", "sde_sample_freq": "hold_noise"}.items():
+    for name, here in {"target_kl": "stop_kl", "max_kl": "stop_kl", "sde_sample_freq": "hold_noise"}.items():
         with pytest.raises(TypeError, match=f"unknown keyword {name!r}. It is called {here!r} here"):
             small_ppo(probes.memory(), **{name: 1})
+    with pytest.raises(TypeError, match=r"unknown keyword 'kl_coeff'. It is a field of an option: surrogate=KLPenalty\(coef=…\)"):
+        small_ppo(probes.memory(), kl_coeff=1)
 
 
 def test_a_policy_without_a_divergence_has_no_penalty() -> None:
@@ -331,7 +328,7 @@ def test_a_policy_without_a_divergence_has_no_penalty() -> None:
 
     small_ppo(probes.memory(), model=model)
     with pytest.raises(
-        TypeError, match=r"surrogate='kl' needs a policy with a method kl\(other\) -> f32\[...\], which Own lacks"
+        TypeError, match=r"surrogate=KLPenalty\(\) needs a policy with a method kl\(other\) -> f32\[...\], which Own lacks"
     ):
         small_ppo(probes.memory(), model=model, surrogate="kl")
 

@@ -176,7 +176,7 @@ def test_epsilon_falls_from_the_first_row() -> None:
 
 def test_the_network_is_normalised_unless_it_is_told_otherwise() -> None:
     env = probes.truncation()
-    for settings, normed in (({}, True), ({"normalize_layers": False}, False), ({"model": {"layer_norm": False}}, False)):
+    for settings, normed in (({}, True), ({"model": {"layer_norm": False}}, False)):
         params = jax.eval_shape(make_pqn(env, **settings).init, KEY()).learner.params
         assert ("norm_0" in params["params"]["torso"]) is normed
 
@@ -186,11 +186,6 @@ def test_the_network_is_normalised_unless_it_is_told_otherwise() -> None:
     [
         ({"num_minibatches": 3}, r"num_minibatches=3 must divide num_envs \* rollout_length=32"),
         ({"q_lambda": 1.5}, r"q_lambda=1.5 is not allowed: it must be a number in \[0, 1\]"),
-        ({"num_envs": 1, "epsilon_exponent": 7}, "epsilon_exponent=7 has no effect with num_envs=1"),
-        (
-            {"normalize_layers": False, "model": lambda o, a: q_network(o, a)},
-            "normalize_layers=False has no effect with a custom model",
-        ),
         ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] does not name a hyperparameter"),
     ],
 )

@@ -13,9 +13,11 @@ import pytest
 from scipy.optimize import brentq
 
 from jaxrl import make_r2d2
-from jaxrl.algorithms.r2d2 import R2D2Config, q_values, r2d2_loss, rescaled, unscaled
+from jaxrl.algorithms.common.value_rescaling import rescaled, unscaled
+from jaxrl.algorithms.r2d2 import R2D2Config, q_values, r2d2_loss
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import actor_critic, q_network
+from jaxrl.replay.options import Sequence
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.sequence import Sequences, sequence_replay, sequences
 from jaxrl.replay.uniform import uniform_replay
@@ -53,7 +55,7 @@ TINY = Tiny(
     },
     value=first_values,
     # All sequences are the same and have equal weights, so draws have no influence.
-    one_gradient=("tests.helpers.probes:constant_reward?num_actions=1", {"batch_size": 16, "priority_exponent": 0.0}),
+    one_gradient=("tests.helpers.probes:constant_reward?num_actions=1", {"batch_size": 16, "replay": {"exponent": 0.0}}),
 )
 
 KEY = partial(jax.random.key, 0)
@@ -87,7 +89,7 @@ def test_rescaling_and_its_inverse_are_the_papers(eps: float) -> None:
 
 FEATURES, ACTIONS, N = 3, 4, 6
 CASES = {
-    "plain": R2D2Config(sequence_length=5, n_step=3, rescale=False),
+    "plain": R2D2Config(sequence_length=5, n_step=3, rescale=None),
     "rescaled": R2D2Config(sequence_length=5, n_step=3),
     "burnt in": R2D2Config(sequence_length=4, burn_in=3, n_step=2),
 }
@@ -142,7 +144,7 @@ def all_q(params: Any, carry: np.ndarray, batch: Sequences, n: int, rows: range)
 
 def target_of(config: R2D2Config, batch: Sequences, n: int, t: int, online: Any, target: Any, gamma: float) -> float:
     """Compute y of row t of sequence n, reward by reward."""
-    eps, total, discount = config.rescale_eps, 0.0, 1.0
+    eps, total, discount = config.rescale.eps if config.rescale else 0.0, 0.0, 1.0
     for k in range(t, t + config.n_step):
         total, discount = total + discount * float(batch.reward[k, n]), discount * gamma
         if batch.terminated[k, n]:
@@ -251,7 +253,8 @@ def test_sequences_begin_with_the_carry_of_acting() -> None:
 def test_updates_draw_learn_and_weigh_one_after_the_other() -> None:
     """As in a loop. The exponent of the weights rises to 1 at total_steps, and the target changes by the number of updates."""
     sizes = {"num_envs": 4, "rollout_length": 2, "replay_ratio": 6, "batch_size": 8, "sequence_length": 3}  # 2 updates
-    settings = {"learning_rate": 0.05, "priority_exponent": 0.7, "importance_exponent": 0.5, "anneal": True, "total_steps": 320}
+    replay = Sequence(exponent=0.7, importance_exponent=0.5)
+    settings = {"learning_rate": 0.05, "replay": replay, "anneal": True, "total_steps": 320}
     agent = small_r2d2(
         probes.action_by_observation(), optimizer=lambda hp: optax.sgd(hp.learning_rate), eta=0.6, burn_in=1, **sizes, **settings
     )
@@ -356,13 +359,9 @@ def test_probe(probe: str, where: Any, expected: list[list[float]], near: float)
         ({"burn_in": -1}, "burn_in=-1 must be an integer >= 0"),
         ({"sequence_length": 0}, "sequence_length=0 must be an integer >= 1"),
         ({"eta": 1.1}, r"eta=1\.1 is not allowed: it must be a number in \[0, 1\]"),
-        ({"rescale_eps": 0.0}, r"rescale_eps=0 is not allowed: it must be a number in \(0, 1\]"),
-        ({"rescale_eps": 0.1, "rescale": False}, "rescale_eps=0.1 has no effect without rescale"),
-        ({"priority_exponent": 2}, r"priority_exponent=2 is not allowed: it must be a number in \[0, 1\]"),
-        ({"num_envs": 1, "replay_ratio": 12, "epsilon_exponent": 7}, "epsilon_exponent=7 has no effect with num_envs=1"),
         (
-            {"priority_exponent": 0.5, "replay": sequence_replay(uniform_replay)},
-            "priority_exponent=0.5 has no effect with replay=.*, which has its own",
+            {"replay.exponent": 0.5, "replay": sequence_replay(uniform_replay)},
+            r"replay\.exponent=0\.5 has no effect with replay=.*, which has its own",
         ),
     ],
 )
@@ -396,13 +395,17 @@ def test_parts_of_the_wrong_kind() -> None:
 
 @pytest.mark.slow
 def test_the_replay_that_is_its_own_may_be_given() -> None:
-    """Importance weights use the algorithm's exponent once, for any way to build the replay."""
+    """Importance weights use the option's exponent once, for any way to build the replay."""
 
     def learnt(**settings: Any) -> Any:
         agent = small_r2d2(probes.truncation(), **settings)
         return run_steps(agent, jit(agent.init)(KEY()), 3)[0].learner
 
     assert_bit_equal(learnt(replay=sequence_replay()), learnt())
+    uncorrected = learnt(replay=Sequence(importance_exponent=0.0))
+    assert_bit_equal(learnt(**{"replay": sequence_replay(), "replay.importance_exponent": 0.0}), uncorrected)
+    params = [jax.tree.leaves(learner.params) for learner in (uncorrected, learnt())]
+    assert any((x != y).any() for x, y in zip(*params, strict=True))
 
 
 @pytest.mark.slow

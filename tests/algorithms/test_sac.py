@@ -19,7 +19,8 @@ import jaxrl
 from jaxrl import make_sac
 from jaxrl.agent import bind
 from jaxrl.algorithms import sac
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, draw_updates
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, Ensemble, draw_updates
+from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature, actor_loss
 from jaxrl.algorithms.sac import SACHyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value, actor_critic, policy_network, q_network
@@ -33,12 +34,12 @@ from tests.helpers.oracles.actor_critic import SETTINGS, check_q_probe, learn_q_
 from tests.helpers.probe_set import PROBES
 
 TINY = Tiny(
-    settings={**SETTINGS, "temperature": 1e-3, "model": partial(policy_network, hidden_sizes=(8,))},
+    settings={**SETTINGS, "temperature": LearnedTemperature(initial=1e-3), "model": partial(policy_network, hidden_sizes=(8,))},
     value=values_of,
     # A single transition, whose action in model units is 0: draws have no influence on the critics, and the others do not change.
     one_gradient=(
         "tests.helpers.probes:constant_reward?num_actions=1",
-        {"batch_size": 64, "actor_learning_rate": 0, "temperature_learning_rate": 0},
+        {"batch_size": 64, "actor_learning_rate": 0, "temperature": LearnedTemperature(1e-3, learning_rate=0)},
     ),
     boxed=True,
 )
@@ -72,9 +73,10 @@ def learnt_once(agent: Agent, setup: Any) -> Any:
 
 def test_updates_are_those_of_a_loop() -> None:
     """Four updates of three critics, and one of the policy and the temperature after every second one."""
-    settings = {"optimizer": sgd, "replay_ratio": 16, "policy_delay": 2, "num_critics": 3, "num_target_critics": 2}
-    rates = {"learning_rate": 0.05, "actor_learning_rate": 0.02, "temperature_learning_rate": 0.1, "temperature": 0.5}
-    agent = small_sac(probes.action_by_observation(), **settings, **rates)
+    settings = {"optimizer": sgd, "replay_ratio": 16, "policy_delay": 2, "critics": Ensemble(size=3, subset=2)}
+    rates = {"learning_rate": 0.05, "actor_learning_rate": 0.02}
+    temperature = LearnedTemperature(initial=0.5, learning_rate=0.1)
+    agent = small_sac(probes.action_by_observation(), **settings, **rates, temperature=temperature)
     setup = agent.algorithm.learn.args[0]  # type: ignore[union-attr]
     start, (learner, metrics), draws = learnt_once(agent, setup)
     assert draws.batch.reward.shape == (2, 2, 32) and draws.noise.shape == (2, 2, 2, 32, 1)
@@ -85,7 +87,7 @@ def test_updates_are_those_of_a_loop() -> None:
         y = sac.target(setup, actor, target, alpha, now)
         return jax.grad(partial(sac.critic_loss, setup), has_aux=True)(critic, y, now)[0]
 
-    actor_gradient = jit(jax.grad(partial(sac.actor_loss, setup), has_aux=True))
+    actor_gradient = jit(jax.grad(partial(actor_loss, setup), has_aux=True))
     (actor, critic), target, log_alpha = start.params, start.target_params.critic, start.log_temperature
     assert float(log_alpha) == pytest.approx(np.log(0.5)) and start.target_params.actor == ()
     adam = optax.adam(0.1)
@@ -268,7 +270,7 @@ BROKEN = (
 @cache
 def broken() -> Any:
     """For each of ``BROKEN``, with its fixed temperature: the state after the warm-up, and the state and metrics after a step."""
-    base = small_sac(probes.truncation(), learn_temperature=False)
+    base = small_sac(probes.truncation(), temperature=FixedTemperature())
 
     def step(key: Any, time: Any, action: Any, params: Broken) -> Any:
         reached = jnp.broadcast_to(jnp.float32(params.obs), (1,))
@@ -347,24 +349,18 @@ def test_one_message_for_each_mistake() -> None:
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"temperature": 0}, "temperature=0 is not allowed: it must be a finite number > 0"),
-        ({"temperature": -1}, "temperature=-1 is not allowed"),
-        ({"temperature": float("nan")}, "temperature=nan is not allowed"),
         ({"replay_ratio": 5}, r"replay_ratio=5 gives 1.25 updates per iteration .* use a multiple of 4"),
         ({"policy_delay": 3}, "policy_delay=3 must divide the 2 updates of an iteration"),
-        ({"num_target_critics": 3}, "num_target_critics=3 must be at most num_critics=2"),
-        ({"critic_dropout": 1.0}, "critic_dropout=1 is not allowed"),
-        ({"critic_dropout": 0.1}, "critic_dropout=0.1 has no effect with a custom critic"),
+        ({"critic": {"dropout": 1.0}}, "dropout=1 is not allowed: it must be a number in"),
         (
             {"optimizer": optax.adam(1e-3), "actor_learning_rate": 0.1},
             "actor_learning_rate=0.1 has no effect with an optimizer that",
         ),
         ({"actor_value": "max"}, "actor_value='max' must be one of 'min', 'mean'"),
-        ({"discrete_entropy": 0.5}, r"discrete_entropy=0.5 has no effect on Box"),
-        ({"learn_temperature": False, "box_entropy": 2}, "box_entropy=2 has no effect on a fixed temperature"),
+        ({"temperature": LearnedTemperature(discrete_entropy=0.5)}, r"discrete_entropy=0.5 has no effect on Box"),
         (
             {"schedules": {"temperature": lambda i: 1.0}},
-            r"schedules\['temperature'\] has no effect: with learn_temperature=True",
+            r"schedules\['temperature'\] has no effect: LearnedTemperature starts at it\. Use FixedTemperature\(\)",
         ),
     ],
 )
@@ -383,7 +379,7 @@ def test_a_temperature_that_is_not_positive_is_refused_as_data() -> None:
 
 def test_settings_of_the_other_kind_of_actions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"box_entropy=2 has no effect on Discrete\(2\)"):
-        discrete_sac(probes.truncation(), box_entropy=2)
+        discrete_sac(probes.truncation(), temperature=LearnedTemperature(box_entropy=2))
     with pytest.raises(ValueError, match="hold_noise=3 needs a Box action space"):
         discrete_sac(probes.truncation(), hold_noise=3)
 
@@ -419,7 +415,7 @@ def test_arguments_of_the_policy_are_the_critics_too() -> None:
 
     assert widths() == [256, 256, 6]
     assert widths(model={"hidden_sizes": (8, 8)}) == [8, 8, 6]
-    assert widths(model={"hidden_sizes": (8, 8)}, critic_layer_norm=True) == [8, 8, 10]
+    assert widths(model={"hidden_sizes": (8, 8)}, critic={"layer_norm": True}) == [8, 8, 10]
     assert widths(model={"hidden_sizes": (8, 8)}, critic={"hidden_sizes": (4, 4), "dropout": 0.1}) == [8, 4, 6]
     with pytest.raises(TypeError, match=r"critic=.*action_value takes no 'drop_out'\. Did you mean 'dropout'\?"):
         make_sac("Pendulum-v1", critic={"drop_out": 0.1})

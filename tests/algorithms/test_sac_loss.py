@@ -12,7 +12,8 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.algorithms import sac
-from jaxrl.algorithms.common.critic_ensemble import CriticBatch
+from jaxrl.algorithms.common import soft_policy
+from jaxrl.algorithms.common.critic_ensemble import CriticBatch, Ensemble
 from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.algorithms.sac import SACConfig, SACHyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -37,12 +38,15 @@ ALPHA = 0.3
 @cache
 def programs(policy: str, actor_value: str = "min") -> Any:
     """Return ``(target, loss and gradient of the critics, loss and gradient of the policy)`` in one program."""
-    own = actor_critic_setup(SACConfig(num_critics=CRITICS, num_target_critics=2, actor_value=actor_value), policy)  # type: ignore[arg-type]
+    config = SACConfig(critics=Ensemble(size=CRITICS, subset=2), actor_value=actor_value)  # type: ignore[arg-type]
+    own = actor_critic_setup(config, policy)
 
     def run(actor: Any, critic: Any, target_critic: Any, now: CriticBatch) -> Any:
         y = sac.target(own, actor, target_critic, jnp.float32(ALPHA), now)
         of_critics = jax.value_and_grad(lambda p: sac.critic_loss(own, p, y, now), has_aux=True)(critic)
-        of_policy = jax.value_and_grad(lambda p: sac.actor_loss(own, p, critic, jnp.float32(ALPHA), now), has_aux=True)(actor)
+        of_policy = jax.value_and_grad(lambda p: soft_policy.actor_loss(own, p, critic, jnp.float32(ALPHA), now), has_aux=True)(
+            actor
+        )
         return y, of_critics, of_policy
 
     return jax.jit(run, compiler_options=COMPILE_FAST)
@@ -139,12 +143,12 @@ def test_the_temperature_follows_the_papers_gradient() -> None:
     log_prob, goal, log_alpha = np.array([-0.4, 1.5, 0.3]), -2.0, -0.7
     loss = lambda x: (-np.exp(x) * log_prob - np.exp(x) * goal).mean()  # noqa: E731
     expected = (loss(log_alpha + 1e-5) - loss(log_alpha - 1e-5)) / 2e-5
-    found = sac.temperature_gradient(jnp.float32(log_alpha), jnp.float32(-log_prob.mean()), goal)
+    found = soft_policy.temperature_gradient(jnp.float32(log_alpha), jnp.float32(-log_prob.mean()), goal)
     assert float(found) == pytest.approx(expected, rel=1e-4)
-    assert float(sac.temperature_gradient(jnp.float32(0), jnp.float32(goal - 1), goal)) < 0
+    assert float(soft_policy.temperature_gradient(jnp.float32(0), jnp.float32(goal - 1), goal)) < 0
 
 
 def test_targets_of_the_entropy() -> None:
     hp = SACHyperparams(box_entropy=0.5, discrete_entropy=0.25)
-    assert float(sac.target_entropy(BOX, hp)) == -1.0
-    assert float(sac.target_entropy(spaces.Discrete(ACTIONS), hp)) == pytest.approx(0.25 * np.log(ACTIONS))
+    assert float(soft_policy.target_entropy(BOX, hp)) == -1.0
+    assert float(soft_policy.target_entropy(spaces.Discrete(ACTIONS), hp)) == pytest.approx(0.25 * np.log(ACTIONS))

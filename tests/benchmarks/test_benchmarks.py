@@ -244,7 +244,9 @@ def test_networks_and_updates_are_those_of_the_peers():
         agent = make_agent(case)
         settings = agent.spec["settings"]
         assert settings["replay_ratio"] * settings["num_envs"] * settings["rollout_length"] == settings["batch_size"]
-        assert {settings[name] for name in settings if name.endswith("learning_rate")} == {case.settings["learning_rate"]}
+        rates = {**settings, **{f"temperature.{name}": x for name, x in settings.get("temperature", {}).items()}}
+        assert {rates[name] for name in rates if name.endswith("learning_rate")} == {case.settings["learning_rate"]}
+        assert ("temperature.learning_rate" in rates) == (case.group == "sac")
         if case.group == "sac":
             n, params = case.hidden_sizes[0], state_shapes(agent).learner.params
             both = 2 * (4 * n + n + n * n + n + n + 1)  # critics of 3 numbers and the action
@@ -411,6 +413,18 @@ def test_the_settings_of_experiments_fit(name):
     agent = scores.build_agent(EXPERIMENTS[name])
     assert agent.env.name.endswith(EXPERIMENTS[name].env)
     assert agent.spec["settings"]["total_steps"] == 0  # the run sets it
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/results/scores").glob("*.json")), ids=lambda path: path.stem)
+def test_the_committed_scores_are_of_these_experiments(path):
+    """Also those of jaxrl 0.2, whose settings were written differently."""
+    assert scores.finished(path, EXPERIMENTS[path.stem]) is not None, f"python -m benchmarks scores {path.stem}"
+
+
+def test_a_score_of_another_agent_does_not_count():
+    experiment = EXPERIMENTS["dqn-cartpole-c51"]
+    changed = experiment._replace(settings={**experiment.settings, "head": "c51"})  # other returns
+    assert scores.finished(ROOT / "benchmarks/results/scores/dqn-cartpole-c51.json", changed) is None
 
 
 def test_a_score_may_be_of_the_last_episodes_of_training():

@@ -312,19 +312,20 @@ def test_built_in_models_keep_the_contract() -> None:
     "replay, words",
     [
         (
-            "uniform",
-            "replay='uniform' must be a function (capacity per environment, num_envs, rows_per_add, *, before, after) -> ",
+            5,
+            "replay=5 must be Uniform(…), Prioritized(…), or a function (capacity per environment, num_envs, "
+            "rows_per_add, *, before, after) -> Replay, such as jaxrl.replay.uniform.uniform_replay",
         ),
-        (uniform_replay(60, 4, 2), "replay=Replay(…) must be a function"),
-        (lambda capacity: uniform_replay(capacity, 4, 2), "replay=<lambda> must be a function"),
-        (lambda *sizes, after: uniform_replay(*sizes, after=after), "replay=<lambda> must be a function"),
-        (lambda *sizes, **window: None, "replay=<lambda> gives None, and must be a function"),
+        (uniform_replay(60, 4, 2), "replay=Replay(…) must be Uniform(…)"),
+        (lambda capacity: uniform_replay(capacity, 4, 2), "replay=<lambda> must be Uniform(…)"),
+        (lambda *sizes, after: uniform_replay(*sizes, after=after), "replay=<lambda> must be Uniform(…)"),
+        (lambda *sizes, **window: None, "replay=<lambda> gives None, and must be Uniform(…)"),
     ],
 )
 def test_what_is_no_replay(replay: Any, words: str) -> None:
     with pytest.raises(TypeError) as caught:
         small_dqn(ENV, replay=replay)
-    assert words in one_line(caught) and "such as uniform_replay" in one_line(caught)
+    assert words in one_line(caught) and one_line(caught).endswith(" such as jaxrl.replay.uniform.uniform_replay")
 
 
 # ----------------------------------------------------------------------------------------------------------------------- losses

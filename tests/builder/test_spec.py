@@ -18,6 +18,8 @@ from jaxrl.builder.spec import describe, realize
 from jaxrl.builder.trusted_imports import import_object
 from jaxrl.models import actor_critic
 from jaxrl.optimize import clipped_adam
+from jaxrl.options import QR, Greedy
+from jaxrl.replay.sequence import sequence_replay
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.types import Agent, Model, StepInput
 from tests.helpers import probes
@@ -41,6 +43,10 @@ def linear_init(key: Any, inputs: StepInput) -> Any:
 
 def linear_apply(params: Any, carry: Any, inputs: StepInput) -> Any:
     return carry, inputs.obs @ params
+
+
+def uniform_sequences(*sizes: int, **window: int) -> Any:
+    return sequence_replay(uniform_replay)(*sizes, **window)  # type: ignore[arg-type]
 
 
 def no_carry(batch_size: int) -> Any:
@@ -122,7 +128,7 @@ AGENTS = {
         total_steps=1000,
     ),
     "ppo, default parts": lambda: jaxrl.make_ppo("CartPole-v1"),
-    "dqn": lambda: small_dqn(ENV, double=False, epsilon_end=0.2),
+    "dqn": lambda: small_dqn(ENV, head=QR(num_quantiles=7), bootstrap=Greedy(), epsilon_end=0.2),
     "dqn, every part": lambda: small_dqn(ENV, optimizer=clipped_adam, replay=uniform_replay, schedules={"learning_rate": halved}),
 }
 
@@ -141,6 +147,14 @@ def test_a_spec_goes_through_json_and_comes_back(name: str) -> None:
     again = build(json.loads(text))
     assert json.dumps(again.spec) == text
     assert_same(agent, again)
+
+
+def test_a_custom_replay_and_its_options_come_back() -> None:
+    """R2D2 raises the weights of any replay to an exponent of the option of the same name."""
+    agent = small("r2d2", ENV, **{"replay": uniform_sequences, "replay.importance_exponent": 0.3})
+    assert agent.spec["settings"]["replay"]["importance_exponent"] == 0.3 and agent.spec["parts"]["replay"]
+    assert_same(agent, build(json.loads(json.dumps(agent.spec))))
+    assert build(agent.spec, replay="sequence").spec == small("r2d2", ENV).spec
 
 
 def test_settings_come_back() -> None:

@@ -20,9 +20,10 @@ from jaxrl.metrics import to_floats
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
+from jaxrl.runtime.evaluation.evaluate import evaluate
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.runtime.trainers.host import HostLearner
-from jaxrl.training import evaluate, run_iterations
+from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Env, HostEnv
 from tests.helpers import probes
 from tests.helpers.agents import (

@@ -25,7 +25,6 @@ from jaxrl.runtime.checkpoint import manifest
 from jaxrl.runtime.checkpoint.leaves import LeafSpec
 from jaxrl.runtime.checkpoint.manifest import CheckpointError
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.trainers.host import evaluate_host
 from jaxrl.types import Agent
 from tests.helpers import probes
 from tests.helpers.agents import small_ppo
@@ -102,7 +101,7 @@ def test_environments_that_cannot_be_closed_cost_no_result() -> None:
     agent = small_ppo(clock(Stuck))
     state = agent.init(jax.random.key(0))
     with pytest.warns(UserWarning, match=r"its environments could not be closed \(ZeroDivisionError: not today\)"):
-        played = evaluate_host(agent, state, jax.random.key(1), 2, max_steps=2)
+        played = jaxrl.evaluate(agent, state, jax.random.key(1), 2, max_steps=2)
     assert played.episodic_length.tolist() == [2, 2]
 
 
@@ -167,8 +166,8 @@ def junk(draw: random.Random) -> Any:
 
 RUN = "seeds eval_every eval_episodes eval_explore chunk_iterations exact_steps hyperparams stop_at on_nan on_chunk init_from"
 RUN += " init_which sampler overlap scheme num_workers devices_per_seed checkpoint_every keep_checkpoints save_replay out"
-SETTINGS = "num_envs rollout_length num_epochs num_minibatches learning_rate gamma clip_eps anneal model optimizer schedules"
-SETTINGS += " extra_losses normalize_observations axis_name surrogate lr batch_size"
+SETTINGS = "num_envs rollout_length num_epochs num_minibatches learning_rate gamma ent_coef anneal model optimizer schedules"
+SETTINGS += " extra_losses normalize_observations axis_name surrogate surrogate.eps replay head head.v_max lr batch_size"
 
 
 def calls(agent: Agent, trained: Path, folder: Path) -> dict[str, Callable[[Callable[[], Any], random.Random], Any]]:

@@ -44,6 +44,7 @@ from jaxrl.runtime.logs.trackers import RENAMED
 from jaxrl.runtime.samplers.diagnostics import LOGGED, OF_WORKERS
 from jaxrl.runtime.sweep import expand, read_sweep
 from jaxrl.settings.aliases import translate_alias
+from jaxrl.settings.options import dotted_names, option_fields
 from tests.helpers.agents import cartpole
 from tests.helpers.paths import ROOT
 
@@ -154,7 +155,7 @@ def commands() -> list[tuple[str, str]]:
 
 @cache
 def flags_of(command: str) -> set[str]:
-    return set(re.findall(r"--[a-z][a-z-]+", hooks.help_text(command)))
+    return set(re.findall(r"--[a-z][a-z.-]+[a-z]", hooks.help_text(command)))
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
@@ -306,13 +307,14 @@ def table(heading: str) -> list[list[str]]:
 @pytest.mark.parametrize("title", re.findall("^## Settings of (.+)$", PAGES["names.md"], re.MULTILINE))
 def test_settings_in_the_table_of_names_exist(title: str) -> None:
     (algorithm,) = (name for name, entry in ALGORITHMS.items() if entry.title == title)
-    structure, data = setting_names(algorithm)
+    (structure, data), config = setting_names(algorithm), ALGORITHMS[algorithm].load().config
+    known = {*structure, *data, *option_fields(config), *dotted_names(config)}
     for ours, *theirs in table(f"Settings of {title}"):
-        (name,) = re.findall(r"`(\w+)`", ours)
-        assert name in {*structure, *data}, name
+        (name,) = re.findall(r"`([\w.]+)`", ours)
+        assert name in known, name
         for cell in theirs:  # an error gives the same name as the table
-            if (other := re.fullmatch(r"`(\w+)`", cell)) and other[1] not in {*structure, *data}:
-                assert (found := translate_alias(other[1], {*structure, *data})) and found[0] == name, cell
+            if (other := re.fullmatch(r"`(\w+)`", cell)) and other[1] not in known:
+                assert (found := translate_alias(other[1], known)) and found[0] == name, cell
 
 
 def test_functions_in_the_table_of_names_exist() -> None:

@@ -34,6 +34,10 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
         {"size": 4, "total_steps": 4096, "num_seeds": 2},
         r"hindsight='none': \d+% of the goals .*\nhindsight='future': \d+% of the goals are reached, over 2 seeds",
     ),
+    "custom_option": (
+        {"total_steps": 2048},
+        r"squared: mean return \d+\.\d\nHuber\(delta=2\.0\): mean return \d+\.\d\nside by side, delta is \[0\.5 1\.  2\. \]",
+    ),
     "first_algorithm": ({"total_steps": 2048}, r"mean return: \d+\.\d"),
     "custom_algorithm": ({"total_steps": 8192, "seeds": 2}, r"REINFORCE on CartPole: return \d+\.\d over 2 seeds"),
     "host_env": ({"total_steps": 1024}, r"PPO on masses to balance: return \d+\.\d of 100"),

@@ -66,7 +66,7 @@ def test_sdist_and_wheel_hold_the_package(built: Built) -> None:
         (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
         metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))
         entry_points = archive.read(f"{info}/entry_points.txt").decode()
-    assert source_files("jaxrl") | {"jaxrl/py.typed", f"{info}/licenses/LICENSE"} <= names
+    assert source_files("jaxrl") | {"jaxrl/py.typed", "jaxrl/settings/aliases.toml", f"{info}/licenses/LICENSE"} <= names
     assert {name.split("/")[0] for name in names} == {"jaxrl", info}
     assert (metadata["License-Expression"], metadata["Requires-Python"]) == ("Apache-2.0", ">=3.11")
     assert "jaxrl = jaxrl.runtime.cli.main:run_and_exit" in entry_points

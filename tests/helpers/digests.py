@@ -55,19 +55,19 @@ ON_POLICY: Cases = {
 OFF_POLICY: Cases = {
     "default": {},
     "n_step": {"n_step": 3},
-    "hindsight": {"env": REACH, "hindsight": "future", "hindsight_share": 0.5},
-    "critics": {"num_critics": 3, "num_target_critics": 2, "critic_layer_norm": True, "critic_dropout": 0.1},
+    "hindsight": {"env": REACH, "hindsight": {"name": "future", "share": 0.5}},
+    "critics": {"critics": {"size": 3, "subset": 2}, "critic": {"layer_norm": True, "dropout": 0.1}},
     "policy_delay": {"policy_delay": 2},
-    "hold_noise": {"hold_noise": 3},
 }
+DETERMINISTIC: Cases = {**OFF_POLICY, "hold_noise": {"noise": {"hold": 3}}, "ou": {"noise": "ou"}}
 CASES: dict[str, tuple[str, dict[str, Any], Cases]] = {
     "ppo": (
         "CartPole-v1",
         {**ACTOR_CRITIC, **MINIBATCHES},
         {
             **ON_POLICY,
-            "kl": {"surrogate": "kl", "kl_coef": 0.5, "kl_target": 0.02},
-            "stop_kl": {"stop_kl": 0.001, "clip_value_loss": True},
+            "kl": {"surrogate": {"name": "kl", "coef": 0.5, "target": 0.02}},
+            "stop_kl": {"stop_kl": 0.001, "surrogate": {"value_loss": True}},
             "advantages": {"normalize_advantages": False, "accumulation_steps": 2},
             "rnd": {"intrinsic": "rnd"},
         },
@@ -78,41 +78,48 @@ CASES: dict[str, tuple[str, dict[str, Any], Cases]] = {
     "pqn": (
         "CartPole-v1",
         {**ACTOR_CRITIC, **MINIBATCHES},
-        {"default": {}, "plain": {"normalize_layers": False, "epsilon_exponent": 3.0}},
+        {
+            "default": {},
+            "plain": {"model": {"hidden_sizes": (8,), "layer_norm": False}, "exploration": {"name": "spread", "exponent": 3.0}},
+        },
     ),
     "dqn": (
         "CartPole-v1",
         Q_LEARNING,
         {
             "default": {},
-            "plain": {"double": False, "n_step": 1, "epsilon_exponent": 7.0},
-            "prioritized": {"prioritized": True, "priority_exponent": 0.5, "importance_exponent": 0.6},
-            "c51": {"head": "c51", "num_atoms": 11, "v_min": -5.0, "v_max": 5.0, "dueling": True},
-            "qr": {"head": "qr", "num_quantiles": 8, "huber_threshold": 0.5},
-            "iqn": {"head": "iqn", "num_quantiles": 8, "noisy": True},
-            "munchausen": {"munchausen": 0.9, "n_step": 1},
+            "plain": {"bootstrap": "greedy", "n_step": 1, "exploration": "spread"},
+            "prioritized": {"replay": {"name": "prioritized", "exponent": 0.5, "importance_exponent": 0.6}},
+            "c51": {
+                "head": {"name": "c51", "num_atoms": 11, "v_min": -5.0, "v_max": 5.0},
+                "model": {"hidden_sizes": (8,), "dueling": True},
+            },
+            "qr": {"head": {"name": "qr", "num_quantiles": 8, "huber_threshold": 0.5}},
+            "iqn": {"head": {"name": "iqn", "num_quantiles": 8}, "noise": "noisy"},
+            "munchausen": {"bootstrap": "munchausen", "n_step": 1},
             "hindsight": {"env": BIT_FLIP, "hindsight": "final", "n_step": 1},
         },
     ),
     "r2d2": (
         "CartPole-v1",
         {**Q_LEARNING, "sequence_length": 4, "n_step": 2},
-        {"default": {}, "burn_in": {"burn_in": 2, "rescale": False, "priority_exponent": 0.5}},
+        {"default": {}, "burn_in": {"burn_in": 2, "rescale": None, "replay": {"exponent": 0.5}}},
     ),
     "sac": (
         PENDULUM,
         REPLAY,
         {
             **OFF_POLICY,
+            "hold_noise": {"hold_noise": 3},
             "discrete": {"env": "CartPole-v1"},
-            "tqc": {"num_quantiles": 5, "dropped_quantiles": 1},
-            "redq": {"num_critics": 4, "num_target_critics": 2, "actor_value": "mean"},
-            "optimistic": {"optimistic": True},
-            "fixed": {"learn_temperature": False, "temperature": 0.1},
+            "tqc": {"critics": {"name": "quantiles", "num_quantiles": 5, "dropped": 1}},
+            "redq": {"critics": {"size": 4, "subset": 2}, "actor_value": "mean"},
+            "optimistic": {"exploration": "optimistic"},
+            "fixed": {"temperature": {"name": "fixed", "value": 0.1}},
         },
     ),
-    "td3": (PENDULUM, REPLAY, {**OFF_POLICY, "ou": {"noise": "ou"}}),
-    "ddpg": (PENDULUM, REPLAY, {**OFF_POLICY, "ou": {"noise": "ou"}}),
+    "td3": (PENDULUM, REPLAY, DETERMINISTIC),
+    "ddpg": (PENDULUM, REPLAY, DETERMINISTIC),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl.envs.checks.check_env import COMPILE_FAST
-from jaxrl.models import QuantileOutput, value_network
+from jaxrl.models import QuantileOutput, q_network, value_network
 from jaxrl.models.initialisers import orthogonal
 from jaxrl.models.values import NoisyDense
 from jaxrl.rollout.autoreset import first_input
@@ -48,6 +48,19 @@ def test_streams_are_added_without_the_mean_advantage() -> None:
     value = layer(params, "value", relu(layer(params, "value_hidden", x)))
     np.testing.assert_allclose(outputs, value[:, None] + advantage - advantage.mean(1, keepdims=True), atol=1e-5)
     assert params["torso"]["hidden_0"]["kernel"].shape == (3, 5) and "hidden_1" not in params["torso"]
+
+
+def test_a_q_network_may_have_streams() -> None:
+    """It is the value network with streams: its names, its initial values, its outputs."""
+    arguments: dict[str, Any] = {"hidden_sizes": (5, 7), "layer_norm": True, "dueling": True}
+    expected, model = value_network(*SPACES, **arguments), q_network(*SPACES, **arguments)
+    example = example_input(*SPACES)
+    params = jit(model.init)(KEY(), example)
+    jax.tree.map(np.testing.assert_array_equal, params, jit(expected.init)(KEY(), example))
+    assert {"torso", "q_hidden", "q", "value_hidden", "value"} < set(params["params"])
+    np.testing.assert_array_equal(model.apply(params, (), INPUTS)[1], expected.apply(params, (), INPUTS)[1])
+    plain = jax.eval_shape(q_network(*SPACES, **{**arguments, "dueling": False}).init, KEY(), example)
+    assert set(plain["params"]) == {"torso", "q"}
 
 
 @pytest.mark.slow
@@ -100,6 +113,7 @@ def test_there_is_noise_with_a_key_alone() -> None:
     [
         ({"num_outputs": 2, "num_fractions": 2}, "num_outputs=2 and num_fractions=2 are mutually exclusive"),
         ({"core": "gru"}, "core='gru': value_network has no core"),
+        ({"core": "gru", "dueling": True}, "core='gru': value_network has no core"),
         ({"num_outputs": 0}, "num_outputs=0 must be an integer >= 1"),
         ({"noise": -1}, "noise=-1 is not allowed: it must be a finite number >= 0"),
     ],

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.parallel import data_parallel, env_axes
 from jaxrl.replay import Draw, Replay, over_devices
+from jaxrl.replay.options import Prioritized
 from jaxrl.replay.prioritised import FANOUT, LARGEST, SMALLEST, PrioritisedState, prioritised_replay
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, small, small_dqn
@@ -153,7 +154,7 @@ def test_weights_of_a_batch_in_parts_are_those_of_the_whole() -> None:
 @pytest.mark.slow
 def test_an_algorithm_weighs_its_devices_rows_alike() -> None:
     """Checked on the batches of updates on two devices."""
-    agent = small_dqn("CartPole-v1", prioritized=True, importance_exponent=1.0, axis_name="d")
+    agent = small_dqn("CartPole-v1", replay=Prioritized(importance_exponent=1.0), axis_name="d")
     setup, learner = agent.algorithm.learn.args[0], agent.init(KEY()).learner  # type: ignore[union-attr]
     double = lambda x: jnp.stack([x, x])  # noqa: E731
     learner = jax.tree.map(double, learner)
@@ -320,12 +321,12 @@ def test_a_device_may_hold_a_share_of_the_environments() -> None:
 
 def test_each_device_has_the_trees_of_its_environments() -> None:
     sizes = {"num_envs": ENVS, "batch_size": 24, "buffer_size": 240}
-    agent = small_dqn(probes.truncation(), prioritized=True, **sizes)
+    agent = small_dqn(probes.truncation(), replay=Prioritized(), **sizes)
     state = jax.eval_shape(agent.init, KEY())
     axes = env_axes(agent, state).learner.replay
     assert ({*axes.levels}, axes.highest, axes.ring.valid) == ({0}, 0, 1)
-    assert agent.spec["settings"]["prioritized"] is True
-    assert "prioritized" not in small_dqn(probes.truncation()).spec["settings"]
+    assert agent.spec["settings"]["replay"] == {"name": "prioritized", "exponent": 0.6, "importance_exponent": 0.4}
+    assert "replay" not in small_dqn(probes.truncation()).spec["settings"]
 
 
 def trees(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
@@ -334,7 +335,7 @@ def trees(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, af
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "asked"), [("dqn", {"prioritized": True}), ("sac", {"replay": trees})])
+@pytest.mark.parametrize(("algorithm", "asked"), [("dqn", {"replay": "prioritized"}), ("sac", {"replay": trees})])
 def test_devices_learn_from_their_own_trees(algorithm: str, asked: dict[str, Any]) -> None:
     """Two devices under shard_map: after some updates each node is still the sum of its children, in every lane."""
     agent = data_parallel(small(algorithm, "tests.helpers.probes:truncation", **asked), 2)
@@ -399,7 +400,7 @@ NODES = -(-CAPACITY // FANOUT)
 def test_neither_ring_nor_tree_is_ever_copied(num_seeds: int | None) -> None:
     """In a compiled scan of DQN's step, which draws, reads and updates in its scan over gradient steps."""
     sizes = {"num_envs": 1, "rollout_length": 1, "batch_size": 8, "replay_ratio": 16, "buffer_size": CAPACITY}
-    agent = small_dqn(probes.truncation(), prioritized=True, **sizes)
+    agent = small_dqn(probes.truncation(), replay=Prioritized(), **sizes)
     init, step = agent.init, agent.step
     if num_seeds is not None:
         init, step = (lambda key: jax.vmap(agent.init)(jax.random.split(key, num_seeds))), jax.vmap(agent.step)

@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.builder import setup
+from jaxrl.builder import replay_setup
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.system import memory
@@ -22,7 +22,7 @@ from tests.helpers.agents import small_dqn, small_ppo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"prioritized": True}])
+@pytest.mark.parametrize("settings", [{}, {"replay": "prioritized"}])
 def test_the_estimate_is_what_the_arrays_take(settings: dict[str, Any]) -> None:
     agent = small_dqn(probes.truncation(), buffer_size=4_000, **settings)
     state = jax.jit(agent.init)(jax.random.key(0))
@@ -62,7 +62,7 @@ def test_rows_are_gathered_in_parts_where_observations_are_large(monkeypatch: py
     """An update's 8 rows and the rows they reached are 25,600 bytes. The result is the same with and without parts."""
     ends = []
     for limit, parts in ((2**20, 1), (2**16, 8), (1, 16)):
-        monkeypatch.setattr(setup, "GATHERED_BYTES", limit)
+        monkeypatch.setattr(replay_setup, "GATHERED_BYTES", limit)
         agent = small_dqn(large_observations(), batch_size=8, rollout_length=8, replay_ratio=4, buffer_size=400)
         learn: Any = agent.algorithm.learn
         assert learn.args[0].num_parts == parts

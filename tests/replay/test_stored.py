@@ -18,6 +18,7 @@ import pytest
 
 import jaxrl
 from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.replay.options import Prioritized
 from jaxrl.replay.stored import as_rollout, stored_rows
 from jaxrl.replay.transitions import ReplayRow, replay_rows, transitions
 from jaxrl.replay.uniform import uniform_replay
@@ -63,7 +64,7 @@ def sealed(rows: Any) -> Any:
     return rows._replace(valid=valid)
 
 
-@pytest.mark.parametrize("settings", [{}, {"prioritized": True}])
+@pytest.mark.parametrize("settings", [{}, {"replay": Prioritized()}])
 @pytest.mark.parametrize("iterations", [3, 40])
 def test_rows_are_stored_and_come_back(settings: dict[str, Any], iterations: int, tmp_path: Path) -> None:
     agent = small_dqn(probes.truncation(), **SIZES, **settings)
@@ -74,7 +75,7 @@ def test_rows_are_stored_and_come_back(settings: dict[str, Any], iterations: int
     jaxrl.save_replay(tmp_path / "new" / "rows.npz", learner)
     with np.load(tmp_path / "new" / "rows.npz") as file:
         np.testing.assert_array_equal(file["reward"], expected.reward)
-    for other in (agent, small_dqn(probes.truncation(), n_step=2, rollout_length=4, buffer_size=240, prioritized=True)):
+    for other in (agent, small_dqn(probes.truncation(), n_step=2, rollout_length=4, buffer_size=240, replay=Prioritized())):
         before = fresh(other)
         back = jaxrl.load_replay(tmp_path / "new" / "rows.npz", other, before)
         whole = len(rows) // other.rollout_length * other.rollout_length

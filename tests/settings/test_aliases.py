@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +13,18 @@ import jax
 import pytest
 
 import jaxrl
-from jaxrl.algorithms.dqn import RAINBOW
 from jaxrl.optimize.schedules import check_schedules
 from jaxrl.registry import _ELSEWHERE as ELSEWHERE
 from jaxrl.registry import ALGORITHMS, setting_names
-from jaxrl.runtime.cli.commands.train import RunOptions, parse
+from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.cli.run_flags import run_flags
 from jaxrl.runtime.sweep import SweepFile, read_sweep
-from jaxrl.settings.aliases import _ELSEWHERE, _NOTES, RUN_ARGUMENTS, nearest, translate_alias
+from jaxrl.settings.aliases import alias_table, nearest, run_arguments, translate_alias
+from jaxrl.settings.options import dotted_names, option_fields
 from jaxrl.types import Agent
 from tests.helpers import probes
-from tests.helpers.agents import ALGORITHM_NAMES, every_algorithm, small_dqn, small_ppo
+from tests.helpers.agents import ALGORITHM_NAMES, every_algorithm, small, small_dqn, small_ppo
 
 ENV = probes.constant_reward()
 Builder = Callable[..., Agent]
@@ -47,8 +50,7 @@ def test_nearest() -> None:
         (small_ppo, "n_envs", "num_envs"),
         (small_ppo, "update_epochs", "num_epochs"),
         (small_ppo, "n_epochs", "num_epochs"),
-        (small_ppo, "clip_coef", "clip_eps"),
-        (small_ppo, "clip_range", "clip_eps"),
+        (small_ppo, "loss_type", "surrogate"),  # RLlib
         (small_ppo, "ent_coeff", "ent_coef"),
         (small_ppo, "anneal_lr", "anneal"),
         (small_ppo, "batch_size", "num_minibatches"),
@@ -61,7 +63,11 @@ def test_nearest() -> None:
         (small_dqn, "exploration_final_eps", "epsilon_end"),
         (small_dqn, "exploration_fraction", "exploration_steps"),
         (small_dqn, "fill_buffer", "learning_starts"),
-        (small_dqn, "ddqn", "double"),
+        (small_dqn, "ddqn", "bootstrap"),
+        (small_dqn, "prioritized_replay", "replay"),
+        (small_dqn, "noisy", "noise"),
+        (small_dqn, "her", "hindsight"),
+        (small_dqn, "dueling", "model"),
         (small_dqn, "polyak", "tau"),
     ],
 )
@@ -74,9 +80,12 @@ def test_a_builder_says_what_a_keyword_is_called_here(build: Builder, name: str,
 @pytest.mark.parametrize(
     "build, name, words",
     [
-        (jaxrl.make_sac, "ent_coef", "'temperature' here (its initial value: it is learnt, as with ent_coef='auto', unless"),
+        (
+            jaxrl.make_sac,
+            "ent_coef",
+            "'temperature' here (learnt by default, as with ent_coef='auto'; FixedTemperature(value)",
+        ),
         (jaxrl.make_sac, "initial_alpha", "'temperature' here"),  # RLlib
-        (jaxrl.make_sac, "target_entropy", "'box_entropy' here (nats below 0 per dimension"),
         (jaxrl.make_sac, "q_lr", "'learning_rate' here"),
         (jaxrl.make_sac, "train_batch_size", "'batch_size' here"),
         (jaxrl.make_sac, "target_network_frequency", "There is no such setting: the targets move by tau at every update"),
@@ -101,6 +110,41 @@ def test_a_hint_stands_alone(build: Builder, name: str, words: str) -> None:
         build("Pendulum-v1" if build is not jaxrl.make_dqn else "CartPole-v1", **{name: "auto"})
     said = str(caught.value)
     assert words in said and len(said) < 200 and said.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "build, name, field",
+    [
+        (small_ppo, "clip_coef", "surrogate=Clip(eps=…)"),  # CleanRL
+        (small_ppo, "clip_range", "surrogate=Clip(eps=…)"),  # Stable-Baselines3
+        (small_ppo, "clip_range_vf", "surrogate=Clip(value_loss=…)"),
+        (small_ppo, "kl_coeff", "surrogate=KLPenalty(coef=…)"),  # RLlib
+        (small_dqn, "v_max", "head=C51(v_max=…)"),
+        (small_dqn, "n_quantiles", "head=QR(num_quantiles=…) or head=IQN(num_quantiles=…)"),
+        (small_dqn, "prioritized_replay_alpha", "replay=Prioritized(exponent=…)"),
+        (small_dqn, "sigma0", "noise=Noisy(sigma=…)"),
+        (small_dqn, "munchausen_alpha", "bootstrap=Munchausen(weight=…)"),
+        (
+            small_dqn,
+            "her_ratio",
+            "hindsight=Future(share=…), hindsight=Final(share=…) or hindsight=Episode(share=…) (a",
+        ),
+        (partial(small, "r2d2"), "prioritized_replay_alpha", "replay=Sequence(exponent=…)"),
+        (partial(small, "r2d2"), "value_rescale_eps", "rescale=Rescale(eps=…)"),
+        (partial(small, "pqn"), "apex_alpha", "exploration=Spread(exponent=…)"),
+        (partial(small, "sac"), "target_entropy", "temperature=LearnedTemperature(box_entropy=…) (nats below 0 per dimension"),
+        (partial(small, "sac"), "n_critics", "critics=Ensemble(size=…) or critics=Quantiles(size=…)"),
+        (partial(small, "sac"), "num_min_qs", "critics=Ensemble(subset=…)"),
+        (partial(small, "sac"), "top_quantiles_to_drop_per_net", "critics=Quantiles(dropped=…)"),
+        (partial(small, "sac"), "beta_ub", "exploration=Optimistic(beta=…)"),
+        (partial(small, "td3"), "theta", "noise=OU(theta=…)"),
+        (partial(small, "ddpg"), "sde_sample_freq", "noise=Gaussian(hold=…)"),
+    ],
+)
+def test_a_field_of_an_option_is_shown_in_it(build: Builder, name: str, field: str) -> None:
+    with pytest.raises(TypeError, match=rf"unknown keyword '{name}'\. It is a field of an option: {re.escape(field)}") as caught:
+        build(ENV, **{name: 3})
+    assert "\n" not in str(caught.value)
 
 
 @every_algorithm
@@ -208,6 +252,7 @@ def test_mappings_of_hyperparameters_and_schedules_too() -> None:
     "args, words",
     [
         (["--lr", "1e-3"], "--lr is called --learning-rate here"),
+        (["--clip-coef", "0.1"], "--clip-coef is called --surrogate.eps here"),
         (["--num-steps=128"], "--num-steps is called --rollout-length here"),
         (["--n_envs", "8"], "--n_envs is called --num-envs here"),
         (["--no-norm-adv"], "--no-norm-adv is called --no-normalize-advantages here"),
@@ -228,6 +273,7 @@ def test_flags_say_it_in_one_line(args: list[str], words: str, capsys: pytest.Ca
         ("total_steps", "total_timesteps", "'total_timesteps' is unknown. It is called 'total_steps' here"),
         ("env =", "env_id =", "'env_id' is unknown. It is called 'env' here"),
         ("gamma", "lr", r"\[grid\]: 'lr' is unknown. It is called 'learning_rate' here"),
+        ("gamma", "clip_range", r"\[grid\]: 'clip_range' is unknown. It is called 'surrogate\.eps' here"),
     ],
 )
 def test_sweep_files_too(old: str, new: str, words: str, tmp_path: Path) -> None:
@@ -271,7 +317,7 @@ def test_algorithms_that_are_settings_here(name: str, tmp_path: Path, capsys: py
     _, settings = parse(algorithm, ["--env", env, *flags.split()])
     ALGORITHMS[algorithm].load().make(env, **settings)
     if name == "rainbow":
-        assert {key: settings[key] for key in RAINBOW} == RAINBOW
+        assert ALGORITHMS[algorithm].load().make(env, **settings).spec == jaxrl.make_rainbow(env).spec
     path = tmp_path / "grid.toml"
     path.write_text(f'algorithm = "{name}"\nenv = "x"\ntotal_steps = 64\n[grid]\ngamma = [0.9]\n')
     with pytest.raises(ValueError, match=f"grid.toml: {name} is "):
@@ -288,24 +334,33 @@ def test_names_of_algorithms_in_other_letters(capsys: pytest.CaptureFixture[str]
 # --------------------------------------------------------------------------------------------------------------- the table itself
 
 
+def all_settings(algorithm: str) -> list[str]:
+    """Return the names of an algorithm's settings, its options, and their fields."""
+    config: Any = ALGORITHMS[algorithm].load().config
+    structure, data = setting_names(algorithm)
+    return [*structure, *data, *option_fields(config), *dotted_names(config)]
+
+
 def test_every_name_on_the_right_exists() -> None:
     builders = set().union(*(keywords(getattr(jaxrl, f"make_{name}")) for name in ALGORITHM_NAMES))
-    settings = {name for algorithm in ALGORITHM_NAMES for part in setting_names(algorithm) for name in part}
-    sweep, options = set(SweepFile.__dataclass_fields__), set(RunOptions.__dataclass_fields__)
+    settings = {name for algorithm in ALGORITHM_NAMES for name in all_settings(algorithm)}
+    settings |= {name for entry in ALGORITHMS.values() for name in entry.load().hyperparams._fields}
+    sweep, options = set(SweepFile.__dataclass_fields__), set(run_flags().__dataclass_fields__)
     known = builders | settings | sweep | options | keywords(jaxrl.run) | keywords(jaxrl.evaluate)
-    assert set(_ELSEWHERE) <= known and set(_NOTES) <= set(_ELSEWHERE)
-    assert keywords(jaxrl.run) - {"agent", "total_steps", "hyperparams"} == set(RUN_ARGUMENTS.split())
+    assert set(alias_table()["settings"]) <= known and {entry.get("needs", "tau") for entry in alias_table()["instead"]} <= known
+    assert {"seeds", "out", "eval_every", "quiet"} < set(run_arguments()) < keywords(jaxrl.run)
 
 
 @every_algorithm
 def test_a_name_from_elsewhere_means_one_thing(algorithm: str) -> None:
-    structure, data = setting_names(algorithm)
-    for allowed in (
-        {*structure, *data, "total_steps"},
-        {*structure, *data, *RunOptions.__dataclass_fields__},
-        RUN_ARGUMENTS.split(),
-    ):
-        listed = [name for here, names in _ELSEWHERE.items() if here in allowed for name in names.lower().split()]
+    settings, table = all_settings(algorithm), alias_table()["settings"]
+
+    def names(here: str, entry: dict[str, str]) -> list[str]:
+        like = entry.get("like", here)
+        return [*([like] if like != here else []), *table[like].get("names", "").lower().split()]
+
+    for allowed in ({*settings, "total_steps"}, {*settings, *run_flags().__dataclass_fields__}, run_arguments()):
+        listed = [name for here, entry in table.items() if here in allowed for name in names(here, entry)]
         assert len(listed) == len(set(listed)), {name for name in listed if listed.count(name) > 1}
 
 

@@ -13,9 +13,10 @@ from jaxrl.algorithms import ALGORITHMS
 from jaxrl.envs import make_env
 from jaxrl.envs.wrappers import sticky_actions
 from jaxrl.intrinsic import rnd
+from jaxrl.options import Ensemble, Quantiles
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.types import Agent, Env
-from jaxrl.xla.fast_random import unrolled
+from jaxrl.xla import fast_random
 from tests.helpers.agents import tiny
 from tests.helpers.key_uses import counting, twice, uses_of
 
@@ -23,15 +24,19 @@ OWN = {"model": {"hidden_sizes": (8,)}}
 CRITICS = {**OWN, "critic": None}
 SETTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "SAC in hindsight": ("sac", "jaxrl:Reach", {"hindsight": "future"}),
-    "DQN in hindsight": ("dqn", "jaxrl:BitFlip?n=4", {"hindsight": "future", "prioritized": True}),
-    "noisy networks": ("dqn", "CartPole-v1", {**OWN, "head": "iqn", "noisy": True, "munchausen": 0.9, "prioritized": True}),
-    "some critics": ("sac", "Pendulum-v1", {**CRITICS, "num_critics": 3, "num_target_critics": 2, "critic_dropout": 0.1}),
+    "DQN in hindsight": ("dqn", "jaxrl:BitFlip?n=4", {"hindsight": "future", "replay": "prioritized"}),
+    "noisy networks": (
+        "dqn",
+        "CartPole-v1",
+        {**OWN, "head": "iqn", "noise": "noisy", "bootstrap": "munchausen", "replay": "prioritized"},
+    ),
+    "some critics": ("sac", "Pendulum-v1", {**OWN, "critic": {"dropout": 0.1}, "critics": Ensemble(size=3, subset=2)}),
     "priorities": (
         "td3",
         "jaxrl:Reach",
         {"hindsight": "future", "replay": prioritised_replay(), "policy_delay": 2, "replay_ratio": 16},
     ),
-    "optimism": ("sac", "Pendulum-v1", {**CRITICS, "num_quantiles": 5, "optimistic": True}),
+    "optimism": ("sac", "Pendulum-v1", {**CRITICS, "critics": Quantiles(num_quantiles=5), "exploration": "optimistic"}),
     "steps that draw": ("a2c", "tests.xla.test_key_uses:sticky_pendulum", {}),
     "an intrinsic reward": ("ppo", "CartPole-v1", {"intrinsic": partial(rnd, hidden_sizes=(8,), embedding_size=4)}),
 }
@@ -87,7 +92,7 @@ RIGHT = {
     "one for a batch": lambda key: jax.vmap(lambda x: x + bits(key))(jnp.arange(3)),
     "far apart": lambda key: (bits(key), bits(jax.random.fold_in(key, 2**31))),
     "words": lambda key: jax.random.key_data(key) + 1,
-    "another kind": lambda key: bits(unrolled(key)),
+    "another kind": lambda key: fast_random.bits(key, (3,)),
 }
 WRONG = {
     "drawn twice": lambda key: (bits(key), bits(key, 1)),
@@ -95,7 +100,7 @@ WRONG = {
     "drawn, and made of": lambda key: (bits(key), bits(jax.random.fold_in(key, 2))),
     "in a loop": loop(lambda key, i: bits(key)),
     "in a batch": lambda key: jax.vmap(lambda i: bits(jax.random.fold_in(key, i // 2)))(jnp.arange(3)),
-    "in another kind": lambda key: (bits(unrolled(key)), bits(key)),
+    "in another kind": lambda key: (fast_random.bits(key, (3,)), bits(key)),
     "words": lambda key: (jax.random.key_data(key) + 1, jax.jit(lambda key: jax.random.key_data(key) + 2)(key)),
     "in a branch": lambda key: jax.lax.cond(key.ndim == bits(key)[0], bits, lambda key: bits(jax.random.split(key)[0]), key),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,13 +16,10 @@ from jaxrl.rollout.autoreset import first_input
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.spaces.trees import zeros
 from tests.helpers.agents import REPRESENTATIVES, cartpole, every_algorithm
+from tests.helpers.lowering import lowered, operations
 
-ACCELERATORS = ("cuda", "tpu")
-
-
-def lowered(function: Callable[..., Any], *args: Any) -> str:
-    """Return the program for all accelerators, without the parts that `platform_dependent` chooses for CPUs."""
-    return str(jax.jit(function).trace(*args).lower(lowering_platforms=ACCELERATORS).as_text())
+BARRIER = "optimization_barrier"
+"""In programs for CPUs: it hides computations from XLA's optimisations."""
 
 
 def key() -> Any:
@@ -33,18 +30,28 @@ def key() -> Any:
 def test_init_and_step_lower_for_accelerators(algorithm: str) -> None:
     agent = cartpole(algorithm)
     assert "main" in lowered(agent.init, key())
-    lowered(agent.step, jax.eval_shape(agent.init, key()))
+    assert BARRIER not in lowered(agent.step, jax.eval_shape(agent.init, key()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", REPRESENTATIVES)
-def test_steps_of_seeds_over_devices_lower_for_accelerators(algorithm: str) -> None:
-    """As in ``jaxrl.run``: seeds are vmapped and sharded, and one seed's environments are split, with collectives."""
-    for seeds, devices_per_seed in ((range(4), 1), (range(2), 2)):
+def test_steps_of_seeds_over_devices_lower_for_accelerators(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in ``jaxrl.run``: seeds are vmapped and sharded, and one seed's environments are split, with collectives.
+
+    The order of collectives, where each is concatenated with a number from the previous one, is for CPUs alone.
+    """
+
+    def program(seeds: range, devices_per_seed: int) -> str:
         driver = FusedDriver(cartpole(algorithm), seeds, jax.devices()[:2], devices_per_seed)
         states, alive = driver.shapes(), np.ones(len(seeds), bool)
         step = driver._mapped(driver._iterate_one, (0, None, 0), states, np.int32(0), alive, gives=driver._iterated)
-        assert ("all_reduce" in lowered(step, states, np.int32(0), alive)) == (devices_per_seed > 1)
+        return lowered(step, states, np.int32(0), alive)
+
+    alone, split = program(range(4), 1), program(range(2), 2)
+    assert "all_reduce" in split and "all_reduce" not in alone and BARRIER not in split + alone
+    monkeypatch.setattr("jaxrl.agent.in_order", lambda update: update)
+    unordered, names = program(range(2), 2), ("all_reduce", "concatenate", "slice")
+    assert [operations(split)[name] for name in names] == [operations(unordered)[name] for name in names]
 
 
 @pytest.mark.slow

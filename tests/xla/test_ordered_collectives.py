@@ -1,8 +1,9 @@
-"""Ordered collectives: their results, and that each waits for the previous one, as traced and as compiled."""
+"""Ordered collectives: their results, and that each waits for the previous one on a CPU, as traced and as compiled."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,9 +18,11 @@ from benchmarks.hlo import Instruction, Program
 from jaxrl.metrics import all_reduce
 from jaxrl.parallel import split_state
 from jaxrl.types import Max, Mean, Min
-from jaxrl.xla.ordered_collectives import REDUCTIONS, in_order, together
+from jaxrl.xla.collectives import together
+from jaxrl.xla.ordered_collectives import REDUCTIONS, in_order
 from jaxrl.xla.private_jax import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 from tests.helpers.agents import assert_bit_equal, assert_close, every_algorithm, small
+from tests.helpers.lowering import ACCELERATORS, lowered, operations
 
 AXIS = "devices"
 ROWS = 256
@@ -106,19 +109,23 @@ def is_chain(steps: Iterable[Step]) -> bool:
     return True
 
 
+def on_cpu(eqn: JaxprEqn) -> list[Jaxpr]:
+    """Return the inner programs of an equation; of a choice by platform, the program for CPUs, which comes first."""
+    inner = [*jaxprs_in_params(eqn.params)]
+    return inner[:1] if eqn.params.get("branches_platforms") else inner
+
+
 def traced_chains(jaxpr: Jaxpr) -> list[bool]:
     """Check a traced program and each inner program that communicates."""
 
     def communicates(eqn: JaxprEqn) -> bool:
-        return eqn.primitive.name in REDUCTIONS or any(
-            communicates(inner) for jaxpr in jaxprs_in_params(eqn.params) for inner in jaxpr.eqns
-        )
+        return eqn.primitive.name in REDUCTIONS or any(communicates(inner) for jaxpr in on_cpu(eqn) for inner in jaxpr.eqns)
 
     def atoms(found: Iterable[Any]) -> frozenset[Hashable]:
         return frozenset(x for x in found if not isinstance(x, Literal))
 
     steps = [Step(eqn.primitive.name, atoms(eqn.invars), atoms(eqn.outvars), communicates(eqn)) for eqn in jaxpr.eqns]
-    inner = [x for eqn, step in zip(jaxpr.eqns, steps, strict=True) if step.communicates for x in jaxprs_in_params(eqn.params)]
+    inner = [x for eqn, step in zip(jaxpr.eqns, steps, strict=True) if step.communicates for x in on_cpu(eqn)]
     return [is_chain(steps), *(found for x in inner for found in traced_chains(x))]
 
 
@@ -158,6 +165,16 @@ def test_the_compiled_program_keeps_the_order() -> None:
     text = compiled(in_order(independent))
     assert text.count(" all-reduce(") >= 8 and all(compiled_chains(text))
     assert not all(compiled_chains(compiled(independent)))
+
+
+def test_on_other_devices_nothing_is_added() -> None:
+    def lowered_to(platform: str, function: Callable[..., Any]) -> Counter[str]:
+        return operations(lowered(partial(sharded, function), X, platforms=(platform,)))
+
+    assert lowered_to("cuda", independent)["all_reduce"] > 8
+    for platform in ACCELERATORS:
+        assert lowered_to(platform, in_order(independent)) == lowered_to(platform, independent)
+    assert lowered_to("cpu", in_order(independent)) != lowered_to("cpu", independent)
 
 
 @pytest.mark.slow

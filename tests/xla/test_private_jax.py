@@ -106,11 +106,11 @@ def test_loops_are_read_off_their_shapes() -> None:
 
 def test_draws_without_a_generator_of_our_own_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     key = jax.random.key(3)
-    ours = jax.random.bits(fast_random.unrolled(key), (4,))
+    ours = fast_random.bits(key, (4,))
     assert private_jax.define_prng("refused", (2,), no_such_function=None) is None
     monkeypatch.setattr(fast_random, "UNROLLED", None)
-    assert fast_random.unrolled(key) is key
-    assert_bit_equal(jax.random.bits(fast_random.unrolled(key), (4,)), ours)
+    assert fast_random._unrolled(key) is key
+    assert_bit_equal(fast_random.bits(key, (4,)), ours)
     assert_bit_equal(fast_random.fold_in(key, 5), jax.random.fold_in(key, 5))
 
 

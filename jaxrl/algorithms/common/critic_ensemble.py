@@ -9,22 +9,25 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-import optax
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.q_learning import PRIORITIES
-from jaxrl.builder.config import RolloutConfig
-from jaxrl.builder.setup import AlgorithmSetup
-from jaxrl.optimize import packing
-from jaxrl.optimize.gradients import mean_gradient, valid_mean
+from jaxrl.builder.config import ReplayConfig
+from jaxrl.builder.replay_setup import ReplaySetup, in_parts
+from jaxrl.exploration.action_noise import standard_normal
+from jaxrl.models.ensemble import apply_ensemble
+from jaxrl.optimize.gradients import valid_mean
+from jaxrl.optimize.minibatches import random_subsets
 from jaxrl.replay import Draw
 from jaxrl.replay.transitions import Transitions, transitions
+from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.settings.options import Option, option
+from jaxrl.settings.validation import Count, CountOrZero
 from jaxrl.spaces.action_scaling import from_environment
 from jaxrl.types import Array, Key, Model, PyTree, StepInput
-from jaxrl.xla.fast_random import fold_in, unrolled
 
-C = TypeVar("C", bound=RolloutConfig)
+C = TypeVar("C", bound=ReplayConfig)
 
 
 class ActorCriticPair(NamedTuple):
@@ -35,48 +38,53 @@ class ActorCriticPair(NamedTuple):
     """Parameters of all critics are stacked, [num_critics, ...]."""
 
 
-@dataclass(frozen=True)
-class ActorCriticSetup(AlgorithmSetup[C]):
+@option("ensemble")
+class Ensemble(Option):
+    """Critics that output a value. Targets use the minimum over some or all of them (Fujimoto et al. 2018)."""
+
+    size: Count = 2
+    """Number of critics."""
+    subset: CountOrZero = 0
+    """Critics over which a target takes the minimum, drawn anew for each update (Chen et al. 2021); 0: all."""
+
+    @property
+    def num_outputs(self) -> int | None:
+        """Number of outputs of a critic per action, or None for a single value."""
+        return None
+
+    def check(self) -> None:
+        if self.subset > self.size:
+            raise ValueError(f"subset={self.subset} must be at most size={self.size}")
+
+    def pessimistic(self, outputs: Array, chosen: Array) -> Array:
+        """Return the values for targets, f32[N, ...], of all critics' outputs [num_critics, N, ...]."""
+        return min_over_subset(outputs, chosen)
+
+    def values(self, outputs: Array) -> Array:
+        """Return each critic's value, f32[num_critics, N, ...]."""
+        return outputs
+
+    def loss(self, outputs: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
+        """Return the critics' loss, and scalars to log with ``PRIORITIES``."""
+        return td_loss(outputs, target, batch, axis_name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticSetup(ReplaySetup[C]):
     """Setup of an algorithm with a policy (``model``) and an ensemble of critics."""
 
-    critic: Model = None  # type: ignore[assignment]
+    critic: Model
     """Model of a single critic; ``jaxrl.models.action_value`` documents its inputs."""
 
 
 NOISE, CHOSEN = 0, 1
 """Random streams of an iteration: noise of actions and networks, and the choice of target critics."""
-MOST_PACKED = 2**16
-"""Largest number of parameters of a network or an ensemble to pack. Two critics of 256 units have twice as many. Copying their
-gradients together would cost more than separate kernels for each leaf: an update takes 1.05 times as long."""
 
 
-class NetworkOptimizer(NamedTuple):
-    """A network's optimiser, with functions that pack and unpack its gradients."""
-
-    optimise: optax.GradientTransformation
-    pack: Callable[[PyTree], PyTree]
-    unpack: Callable[[PyTree], PyTree]
-
-    def descend(self, loss: Callable[[PyTree], Any], params: PyTree, state: PyTree, axis_name: str | None) -> Any:
-        """Take one gradient step, as ``jaxrl.optimize.gradients.descend`` does, with unpacked parameters and a packed gradient.
-
-        Packing the parameters for a whole iteration pays off with many updates of small networks. Here an iteration may have one
-        update of large networks, and XLA would compute for each element of a fused packed vector which leaf it belongs to.
-        """
-        packed = self.pack(params)
-        gradient, metrics = mean_gradient(lambda packed: loss(self.unpack(packed)), packed, axis_name)
-        metrics["losses/grad_norm"] = optax.tree.norm(gradient)
-        updates, state = self.optimise.update(gradient, state, packed)
-        return optax.apply_updates(params, self.unpack(updates)), state, metrics
-
-
-def networks(setup: AlgorithmSetup[Any], params: ActorCriticPair, hyperparams: Any) -> ActorCriticPair:
-    """Return a ``NetworkOptimizer`` for the policy, at ``actor_learning_rate``, and one for the critics."""
+def networks(setup: ActorCriticSetup[Any], params: ActorCriticPair, hyperparams: Any) -> ActorCriticPair:
+    """Return the steps of the policy's optimiser, at ``actor_learning_rate``, and of the critics', a ``Descent`` each."""
     rates = (hyperparams._replace(learning_rate=hyperparams.actor_learning_rate), hyperparams)
-    parts = zip(rates, params, strict=True)
-    return ActorCriticPair(
-        *(NetworkOptimizer(setup.optimizer(hp), *packing(setup.optimizer, part, at_most=MOST_PACKED)) for hp, part in parts)
-    )
+    return ActorCriticPair(*(setup.descent(hp, part, single_steps=True) for hp, part in zip(rates, params, strict=True)))
 
 
 class CriticBatch(NamedTuple):
@@ -103,28 +111,25 @@ def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Cr
     """
     config, space, batch = setup.config, setup.action_space, ()
     if not setup.replay.prioritised:
-        batch = setup.per_update(batch_of(setup, learner.replay, setup.draw(learner), gamma))
-    key = setup.stream(learner, NOISE)
-    if setup.axis_name is not None:
-        key = jax.random.fold_in(key, jax.lax.axis_index(setup.axis_name))
-    noise_key, network_key = jax.random.split(key)
+        batch = in_parts(batch_of(setup, learner, learner.replay, setup.draw(learner), gamma), config.updates_per_iteration)
+    noise_key, network_key = jax.random.split(setup.device_key(setup.stream(learner, NOISE)))
     noise = jnp.zeros((config.updates_per_iteration, 2, 0))
     if isinstance(space, spaces.Box):
         shape = (config.updates_per_iteration, 2, setup.device_batch_size, math.prod(space.shape))
-        noise = jax.random.normal(unrolled(noise_key), shape)
+        noise = standard_normal(noise_key, shape)
     updates = CriticBatch(
         batch, noise, critic_subset(setup, learner), jax.random.split(network_key, config.updates_per_iteration)
     )
     if setup.replay.prioritised:
         numbers = jnp.arange(config.updates_per_iteration, dtype=jnp.int32)
-        updates = updates._replace(draw_key=jax.vmap(fold_in, (None, 0))(setup.draw_key(learner), numbers))
+        updates = updates._replace(draw_key=fold_each(setup.draw_key(learner), numbers))
     groups = config.updates_per_iteration // config.policy_delay
     return jax.tree.map(lambda x: x.reshape((groups, config.policy_delay, *x.shape[1:])), updates)
 
 
-def batch_of(setup: ActorCriticSetup[Any], replay: PyTree, draw: Draw, gamma: Array) -> Transitions:
+def batch_of(setup: ActorCriticSetup[Any], learner: Any, replay: PyTree, draw: Draw, gamma: Array) -> Transitions:
     """Return the transitions of drawn rows, with actions in the networks' units."""
-    drawn = transitions(setup.replay, replay, draw, gamma, setup.config.n_step)
+    drawn = setup.weighted(transitions(setup.replay, replay, draw, gamma, setup.config.n_step), learner)
     batch = zero_invalid(drawn, drawn.valid)
     if isinstance(setup.action_space, spaces.Box):
         batch = batch._replace(action=from_environment(setup.action_space, batch.action))
@@ -133,6 +138,7 @@ def batch_of(setup: ActorCriticSetup[Any], replay: PyTree, draw: Draw, gamma: Ar
 
 def learn_critics(
     setup: ActorCriticSetup[Any],
+    learner: Any,
     gamma: Array,
     critic_update: Callable[[Any, CriticBatch], tuple[Any, dict[str, Array]]],
     carry: tuple[Any, PyTree],
@@ -154,7 +160,7 @@ def learn_critics(
         (critics, replay), drawn = carry, None
         if prioritised:
             drawn = setup.draw_batches(replay, update.draw_key)  # type: ignore[arg-type]
-            update = update._replace(batch=batch_of(setup, replay, drawn, gamma))
+            update = update._replace(batch=batch_of(setup, learner, replay, drawn, gamma))
         critics, metrics = critic_update(critics, update)
         priorities = metrics.pop(PRIORITIES)
         if drawn is not None:
@@ -167,15 +173,13 @@ def learn_critics(
 
 
 def critic_subset(setup: ActorCriticSetup[Any], learner: Any) -> Array:
-    """Choose ``num_target_critics`` critics for each update, without replacement: bool[updates, num_critics], the same on all
+    """Choose ``Ensemble.subset`` critics for each update, without replacement: bool[updates, num_critics], the same on all
     devices."""
-    config = setup.config
-    shape = (config.updates_per_iteration, config.num_critics)
-    if config.num_target_critics in (0, config.num_critics):
+    critics = setup.config.critics
+    shape = (setup.config.updates_per_iteration, critics.size)
+    if critics.subset in (0, critics.size):
         return jnp.ones(shape, bool)
-    score = jax.random.bits(unrolled(setup.stream(learner, CHOSEN)), shape)
-    before = (score[:, :, None] > score[:, None, :]).sum(-1)
-    return before < config.num_target_critics
+    return random_subsets(setup.stream(learner, CHOSEN), shape, critics.subset)
 
 
 def action_values(
@@ -190,18 +194,7 @@ def action_values(
     """
     if action is not None:
         inputs = inputs._replace(obs=(inputs.obs, action))
-    num_critics = jax.tree.leaves(params)[0].shape[0]
-    keys = None if key is None else jax.random.split(key, num_critics)
-    # Give each critic a copy of the vectors. XLA would multiply shared ones by the weights of all critics at once, and then
-    # transpose the result, and for the gradient its input: a tenth of an update of two critics of 256 units.
-    axes = jax.tree.map(lambda x: 0 if x.ndim <= 2 else None, inputs)
-    repeated = jax.tree.map(lambda x, axis: x if axis is None else _repeated(x, num_critics), inputs, axes)
-    apply_critic = lambda params, key, inputs: setup.critic.apply(params, (), inputs, key=key)[1]  # noqa: E731
-    return jax.vmap(apply_critic, in_axes=(0, 0, axes))(params, keys, repeated)
-
-
-def _repeated(x: Array, times: int) -> Array:
-    return jax.lax.optimization_barrier(jnp.broadcast_to(x, (times, *x.shape)))
+    return apply_ensemble(setup.critic, params, inputs, key)
 
 
 def min_over_subset(values: Array, chosen: Array) -> Array:

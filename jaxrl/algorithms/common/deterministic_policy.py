@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +28,11 @@ from jaxrl.algorithms.common.critic_ensemble import (
 )
 from jaxrl.algorithms.common.off_policy import OffPolicyConfig, check_actions_of, init_networks, init_replay, prepare_off_policy
 from jaxrl.exploration.action_noise import normal_each, uniform_of
+from jaxrl.exploration.options import OU, Gaussian
 from jaxrl.models import deterministic_policy
-from jaxrl.optimize.gradients import valid_mean
+from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay.transitions import bootstrapped
 from jaxrl.rollout.collect import fold_each
-from jaxrl.settings.validation import refuse_unused
-from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
 
@@ -41,27 +40,13 @@ from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, 
 class DeterministicConfig(OffPolicyConfig):
     """Structural settings of an algorithm that explores by adding noise to its actions."""
 
-    noise: Literal["gaussian", "ou"] = "gaussian"
-    """Noise on actions: Gaussian, independent for each row, or an Ornstein–Uhlenbeck process over each episode (Lillicrap et al.
-    2016)."""
+    noise: Gaussian | OU = Gaussian()
+    """Noise on actions, for exploration."""
 
-    def check(self, *, recurrent: bool = False) -> None:
-        super().check(recurrent=recurrent)
-        if self.noise == "ou" and self.hold_noise != 1:
-            raise ValueError(
-                f"hold_noise={self.hold_noise} needs noise='gaussian': an Ornstein–Uhlenbeck process already lasts over rows"
-            )
-
-
-class DeterministicState(NamedTuple):
-    params: ActorCriticPair
-    opt_state: ActorCriticPair
-    hyperparams: Any
-    statistics: tuple[()]
-    key: Key
-    version: Array
-    target_params: ActorCriticPair
-    replay: Any
+    @property
+    def hold_noise(self) -> int:
+        """Rows of an episode that share one draw of noise."""
+        return self.noise.hold if isinstance(self.noise, Gaussian) else 1
 
 
 class NoiseExploration(NamedTuple):
@@ -78,14 +63,14 @@ class NoiseExploration(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------------------- acting
 
 
-def init(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> DeterministicState:
+def init(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> TargetLearner:
     network_key, learner_key = jax.random.split(key)
     params, opt_state = init_networks(setup, network_key, hyperparams)
     target, version = jax.tree.map(jnp.copy, params), jnp.zeros((), jnp.int32)
-    return DeterministicState(params, opt_state, hyperparams, (), learner_key, version, target, init_replay(setup))
+    return TargetLearner(params, opt_state, hyperparams, (), learner_key, version, target, init_replay(setup))
 
 
-def policy(setup: ActorCriticSetup[Any], learner: DeterministicState) -> Policy:
+def policy(setup: ActorCriticSetup[Any], learner: TargetLearner) -> Policy:
     hp = setup.current(learner)
     exploration = NoiseExploration(learner.version == 0, hp.exploration_noise, hp.ou_theta)
     return Policy(ActorCriticPair(learner.params.actor, ()), (), exploration, learner.version)
@@ -96,19 +81,19 @@ def act(
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     """Return actions with noise, clipped to the bounds.
 
-    With noise="ou" the carry is the state of an Ornstein–Uhlenbeck process, f32[B, d], which starts at 0 in each episode:
+    With ``OU`` the carry is the state of an Ornstein–Uhlenbeck process, f32[B, d], which starts at 0 in each episode:
     x ← x − θ·x + σ·ε (Lillicrap et al. 2016, with a step of 1).
     """
     action = setup.model.apply(policy.params.actor, (), inputs)[1]
     if not explore:
-        return carry, to_environment(setup.action_space, action), {}
+        return carry, setup.to_environment(action), {}
     at_random, scale, theta = policy.exploration
     drawn = normal_each(fold_each(key, env_id), action.shape[-1])
     noise = scale * drawn
-    if setup.config.noise == "ou":
+    if isinstance(setup.config.noise, OU):
         noise += (1.0 - theta) * jnp.where(inputs.is_first[:, None], 0.0, carry)
         carry = noise
-    return carry, to_environment(setup.action_space, jnp.where(at_random, uniform_of(drawn), action + noise)), {}
+    return carry, setup.to_environment(jnp.where(at_random, uniform_of(drawn), action + noise)), {}
 
 
 # ---------------------------------------------------------------------------------------------------------------------- update
@@ -130,7 +115,7 @@ def actor_loss(
     batch, first = update.batch, jax.tree.map(lambda x: x[:1], critic)
     action = setup.model.apply(actor, (), batch.inputs)[1]
     value = action_values(setup, first, batch.inputs, action, jax.random.fold_in(update.key, 2))[0]
-    loss = -valid_mean(batch.valid, setup.axis_name)(value)
+    loss = -setup.valid_mean(batch.valid)(value)
     return loss, {"losses/actor_loss": loss}
 
 
@@ -138,7 +123,7 @@ TargetFn = Callable[[ActorCriticSetup[Any], Any, ActorCriticPair, CriticBatch], 
 """(setup, hyperparams, target parameters, batch) -> y f32[N]."""
 
 
-def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: DeterministicState) -> tuple[DeterministicState, Metrics]:
+def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
     """Run an iteration's updates, in groups of ``policy_delay`` updates of the critics followed by one update of the policy and
     all target networks (Fujimoto et al. 2018, algorithm 1; with a delay of 1, Lillicrap et al. 2016, algorithm 1)."""
     hp = setup.current(learner)
@@ -148,16 +133,16 @@ def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: Deterministic
         params, opt_state = carry
         y = target(setup, hp, targets, update)
         loss = lambda params: critic_loss(setup, params, y, update)  # noqa: E731
-        params, opt_state, metrics = nets.critic.descend(loss, params, opt_state, setup.axis_name)
+        params, opt_state, metrics = nets.critic.single_step(loss, params, opt_state)
         return (params, opt_state), metrics
 
     def group(carry: Any, updates: CriticBatch) -> Any:
         params, opt_state, targets, replay = carry
         before = ((params.critic, opt_state.critic), replay)
-        after, metrics, last = learn_critics(setup, hp.gamma, partial(critic_update, targets), before, updates)
+        after, metrics, last = learn_critics(setup, learner, hp.gamma, partial(critic_update, targets), before, updates)
         (critic, critic_state), replay = after
         loss = lambda params: actor_loss(setup, params, critic, last)  # noqa: E731
-        actor, actor_state, logged = nets.actor.descend(loss, params.actor, opt_state.actor, setup.axis_name)
+        actor, actor_state, logged = nets.actor.single_step(loss, params.actor, opt_state.actor)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
         params = ActorCriticPair(actor, critic)
         targets = optax.incremental_update(params, targets, hp.tau)
@@ -184,7 +169,7 @@ def make_algorithm(target: TargetFn, setup: ActorCriticSetup[Any]) -> Algorithm:
     algorithm = setup.algorithm(
         init=init, policy=policy, act=act, learn=partial(learn, target), transferable_fields=transferable_fields
     )
-    if setup.config.noise == "gaussian":
+    if isinstance(setup.config.noise, Gaussian):
         return algorithm
     assert isinstance(setup.action_space, spaces.Box)
     size = math.prod(setup.action_space.shape)
@@ -207,6 +192,4 @@ def build(
     kinds = (spaces.Box,)
     prepared, setup = prepare_off_policy(builder, env, config, hyperparams, keywords, kinds, network=deterministic_policy)
     check_actions_of(keywords.get("model"), prepared.output, setup.action_space)
-    if setup.config.noise == "gaussian":
-        refuse_unused(prepared.hyperparams, hyperparams(), ("ou_theta",), "without noise='ou'")
     return prepared.bind(make_algorithm(target, setup))

@@ -7,30 +7,28 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, networks
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, Ensemble, networks
 from jaxrl.builder.components import ModelFn, check_arguments, is_recurrent, model_output, resolve_model, resolve_replay, show
 from jaxrl.builder.config import HindsightConfig
 from jaxrl.builder.keywords import split_keywords
+from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.models import action_value, policy_network
 from jaxrl.replay.transitions import example_row
-from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.inputs import example_input
-from jaxrl.settings.validation import Count, CountOrZero, Positive, Range, refuse_unused
+from jaxrl.settings.validation import Count, Positive, refuse_unused
 from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Agent, Env, EnvLike, HostEnv, Key, Model, Policy, PyTree
-
-Share = Annotated[float, Range(0, 0.99)]
 
 
 @dataclass(frozen=True)
@@ -43,23 +41,10 @@ class OffPolicyConfig(HindsightConfig):
     replay_ratio: Positive = 256.0
     """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly. The
     default gives one update per row; for 20 updates per row, use 20 · batch_size."""
-    num_critics: Count = 2
-    """Number of critics."""
-    num_target_critics: CountOrZero = 0
-    """Critics over which a target takes the minimum, drawn anew for each update (Chen et al. 2021); 0: all."""
+    critics: Ensemble = Ensemble()
+    """The critics, and how targets use them."""
     policy_delay: Count = 1
     """Updates of the critics per update of the policy (Fujimoto et al. 2018)."""
-    hold_noise: Count = 1
-    """Rows of an episode that share one draw of noise, including the random actions of the warm-up; 1: one draw per row."""
-    critic_layer_norm: bool = False
-    """Apply layer normalisation to the hidden layers of the built-in critics (Ba et al. 2016)."""
-    critic_dropout: Share = 0.0
-    """Dropout rate of the hidden units of the built-in critics in updates (Hiraoka et al. 2022)."""
-
-    @property
-    def critic_outputs(self) -> int | None:
-        """Number of outputs of a critic per action, or None for a single value."""
-        return None
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -68,8 +53,6 @@ class OffPolicyConfig(HindsightConfig):
                 f"policy_delay={self.policy_delay} must divide the {self.updates_per_iteration} updates of an iteration "
                 "(replay_ratio * num_envs * rollout_length / batch_size): change one of these, such as rollout_length"
             )
-        if self.num_target_critics > self.num_critics:
-            raise ValueError(f"num_target_critics={self.num_target_critics} must be at most num_critics={self.num_critics}")
 
 
 C = TypeVar("C", bound=OffPolicyConfig)
@@ -102,12 +85,12 @@ def prepare_off_policy(
     """
     settings, parts = split_keywords(builder, keywords)
     model, critic = parts["model"], parts["critic"]
-    if critic is None and isinstance(model, Mapping):
-        # The arguments are for both networks. Those that a critic does not take are checked by the policy's network.
-        critic = {name: value for name, value in model.items() if name in inspect.signature(action_value).parameters}
     if isinstance(critic, Mapping):
-        critic = dict(critic)
         check_arguments(action_value, critic, "critic")
+    if isinstance(model, Mapping) and (critic is None or isinstance(critic, Mapping)):
+        # The arguments are for both networks. Those that a critic does not take are checked by the policy's network.
+        takes = inspect.signature(action_value).parameters
+        critic = {**{name: value for name, value in model.items() if name in takes}, **(critic or {})}
     prepared = prepare(builder, env, config, hyperparams, settings, kinds, network, {**parts, "critic": critic})
     structure, bound, space = prepared.setup.config, prepared.env, prepared.env.action_space
     if isinstance(space, spaces.Box) and not (space.is_bounded() and np.issubdtype(space.dtype, np.floating)):
@@ -119,18 +102,13 @@ def prepare_off_policy(
         refuse_unused(
             prepared.hyperparams, hyperparams(), ("actor_learning_rate",), "with an optimizer that does not use learning_rate"
         )
-    arguments = critic if isinstance(critic, dict) else {}
-    if arguments is not critic and critic is not None:
-        refuse_unused(
-            structure, config(), ("critic_layer_norm", "critic_dropout"), "with a custom critic, which defines its layers itself"
-        )
-    defaults: dict[str, Any] = {"layer_norm": structure.critic_layer_norm, "dropout": structure.critic_dropout}
-    defaults["num_outputs"] = structure.critic_outputs
-    default_critic = partial(action_value, **{**defaults, **arguments})
-    resolved = resolve_critic(None if arguments is critic else critic, default_critic, bound, structure.critic_outputs)
-    replay = resolve_replay(parts["replay"], uniform_replay, bound, structure, before=1, after=structure.n_step)
-    setup = {field.name: getattr(prepared.setup, field.name) for field in fields(prepared.setup)}
-    return prepared, ActorCriticSetup(**{**setup, "critic": resolved, "replay": replay})
+    outputs = structure.critics.num_outputs
+    if outputs and not isinstance(space, spaces.Box):
+        raise ValueError(f"critics={structure.critics.name!r} are for Box actions, and the environment has {space}")
+    default_critic = partial(action_value, num_outputs=outputs, **(critic if isinstance(critic, Mapping) else {}))
+    resolved = resolve_critic(None if isinstance(critic, Mapping) else critic, default_critic, bound, outputs)
+    replay = resolve_replay(parts["replay"], bound, structure, before=1, after=structure.n_step)
+    return prepared, ActorCriticSetup.from_setup(prepared.setup, replay=replay, critic=resolved)
 
 
 def resolve_critic(
@@ -197,16 +175,16 @@ def seen_by_critic(observation_space: spaces.Space, action_space: spaces.Space) 
 
 def init_networks(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> tuple[ActorCriticPair, ActorCriticPair]:
     """Initialise policy and critics, and return ``(parameters, optimiser states)``."""
-    actor_key, *critic_keys = jax.random.split(key, 1 + setup.config.num_critics)
+    actor_key, *critic_keys = jax.random.split(key, 1 + setup.config.critics.size)
     inputs = example_input(setup.observation_space, setup.action_space)
     seen = example_input(seen_by_critic(setup.observation_space, setup.action_space), setup.action_space)
     critic = jax.vmap(setup.critic.init, in_axes=(0, None))(jnp.stack(critic_keys), seen._replace(prev_action=inputs.prev_action))
     params = ActorCriticPair(setup.model.init(actor_key, inputs), critic)
     nets = networks(setup, params, hyperparams)
-    return params, ActorCriticPair(*(net.optimise.init(net.pack(part)) for net, part in zip(nets, params, strict=True)))
+    return params, ActorCriticPair(*(net.init(part) for net, part in zip(nets, params, strict=True)))
 
 
-def init_replay(setup: AlgorithmSetup[Any]) -> Any:
+def init_replay(setup: ReplaySetup[Any]) -> Any:
     return setup.replay.init(example_row(setup.observation_space, setup.action_space))
 
 

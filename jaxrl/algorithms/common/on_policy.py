@@ -13,19 +13,17 @@ from gymnasium import spaces
 from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.keywords import split_keywords
-from jaxrl.builder.setup import AlgorithmSetup, Learner, PreparedAgent, prepare
-from jaxrl.distributions import sample_each
+from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
 from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.optimize.gradients import add_losses, pmean, valid_mean, valid_means
+from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.minibatches import explained_variance
 from jaxrl.returns import bootstrap_mask
-from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.rollout.outputs import apply_model
 from jaxrl.rollout.running_statistics import Statistics, init_statistics, normalize_inputs, scale_rewards, update_statistics
 from jaxrl.settings.validation import Count, added
-from jaxrl.spaces.action_scaling import to_environment
-from jaxrl.types import Agent, ApplyFn, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
-from jaxrl.xla.cache_blocking import is_a_part
+from jaxrl.types import Agent, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
 C = TypeVar("C", bound=RolloutConfig)
 
@@ -82,11 +80,11 @@ def act(
     """Return actions drawn from the model's policy, or its mode. Extras hold their ``log_prob``, and unless actions are Discrete,
     the ``raw_action`` in the model's units."""
     carry, output = setup.model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
-    drawn = sample_each(output.policy, fold_each(key, env_id)) if explore else output.policy.mode()
+    drawn = setup.sample(output.policy, key, env_id) if explore else output.policy.mode()
     extras = {"log_prob": output.policy.log_prob(drawn)}
     if not isinstance(setup.action_space, spaces.Discrete):
         extras["raw_action"] = drawn
-    return carry, to_environment(setup.action_space, drawn), extras
+    return carry, setup.to_environment(drawn), extras
 
 
 def observe(setup: AlgorithmSetup[Any], learner: Learner, rollout: Rollout) -> Learner:
@@ -172,38 +170,6 @@ def policy_gradient_loss(
     loss, metrics = valid_means(total, logged, where, axis_name)
     metrics["losses/explained_variance"] = explained_variance(target, target - value, where, axis_name)
     return loss, metrics
-
-
-def apply_model(model: Model, params: PyTree, inputs: StepInput, carry: PyTree) -> Any:
-    """Return a model's outputs for rows [N], or for sequences [N, T] that begin with ``carry`` [N], in the same layout."""
-    if not jax.tree.leaves(carry):
-        return model.apply(params, (), inputs)[1]
-    rows = jax.tree.map(lambda x: x.swapaxes(0, 1), inputs)
-    return jax.tree.map(lambda x: x.swapaxes(0, 1), model.unroll(params, carry, rows)[1])
-
-
-def row_by_row(model: Model) -> ApplyFn:
-    """Return an ``unroll`` of the model that processes one row of all sequences at a time: it is slower, but needs no more memory
-    than acting."""
-    return lambda params, carry, inputs, key=None: jax.lax.scan(lambda carry, row: model.apply(params, carry, row), carry, inputs)
-
-
-def rollout_outputs(model: Model, params: PyTree, rollout: Rollout, inputs: StepInput, *, by_rows: bool) -> Any:
-    """Return the model's outputs for a rollout, [T + 1, B], including the observation that its last row reached.
-
-    This is much cheaper than recording outputs at each row when acting. On a CPU, rows are processed in turn if one row of all
-    environments is enough work by itself.
-
-    Args:
-      inputs: the rollout's inputs, normalised.
-      by_rows: process one row at a time, to save memory.
-    """
-    if by_rows:
-        return row_by_row(model)(params, rollout.carry, inputs)[1]
-    row, rows = jax.tree.map(lambda x: x[0], inputs), rollout.valid.shape[1]
-    if jax.tree.leaves(rollout.carry) or not is_a_part(model.apply, params, rollout.carry, row, rows=rows):
-        return model.unroll(params, rollout.carry, inputs)[1]
-    return jax.lax.platform_dependent(params, rollout.carry, inputs, cpu=row_by_row(model), default=model.unroll)[1]
 
 
 def mean_kl(model: Model, params: PyTree, batch: Any, num_parts: int, axis_name: str | None = None) -> Array:

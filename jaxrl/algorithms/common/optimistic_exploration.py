@@ -13,8 +13,20 @@ import jax.numpy as jnp
 from jaxrl.algorithms.common import off_policy
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, action_values
 from jaxrl.distributions import TanhNormal
-from jaxrl.settings.validation import refuse_unused
+from jaxrl.settings.options import Option, hyperparameter, option
+from jaxrl.settings.validation import NonNegative
 from jaxrl.types import Array, Policy, StepInput
+
+
+@option("optimistic")
+class Optimistic(Option):
+    """Explore with the policy, near the learnt one, that maximises an upper bound of the critics, given two or more, in Box
+    actions."""
+
+    beta: NonNegative = hyperparameter("optimism_beta", 4.66)
+    """The upper bound is the critics' mean plus this many standard deviations."""
+    kl: NonNegative = hyperparameter("optimism_kl", 23.53)
+    """KL divergence of the acting policy from the learnt one, in nats."""
 
 
 class OptimisticExploration(NamedTuple):
@@ -28,24 +40,10 @@ class OptimisticExploration(NamedTuple):
     """f32[]: KL divergence for ``shifted``, in nats."""
 
 
-def check_optimism(config: Any, hyperparams: Any) -> None:
-    """Check the settings of optimistic exploration.
-
-    Raises:
-      ValueError: such a setting without ``optimistic``, or ``optimistic`` with fewer than two critics.
-    """
-    if not config.optimistic:
-        refuse_unused(hyperparams, type(hyperparams)(), ("optimism_beta", "optimism_kl"), "without optimistic=True")
-    elif config.num_critics < 2:
-        raise ValueError(
-            f"num_critics={config.num_critics} is too few for optimistic=True, which uses their disagreement: use 2 or more"
-        )
-
-
 def policy(setup: ActorCriticSetup[Any], learner: Any) -> Policy:
-    """Return the policy of ``off_policy``; with ``optimistic``, add the critics and an ``OptimisticExploration``."""
+    """Return the policy of ``off_policy``; with ``Optimistic``, add the critics and an ``OptimisticExploration``."""
     plain = off_policy.policy(setup, learner)
-    if not setup.config.optimistic:
+    if setup.config.exploration is None:
         return plain
     hp = setup.current(learner)
     return plain._replace(
@@ -57,7 +55,7 @@ def optimistic(setup: ActorCriticSetup[Any], policy: Policy, output: TanhNormal,
     """Return the distribution [B] to draw actions from at ``inputs``, given the policy's ``output``."""
 
     def bound(action: Array) -> Array:
-        values = setup.config.head.values(action_values(setup, policy.params.critic, inputs, action))
+        values = setup.config.critics.values(action_values(setup, policy.params.critic, inputs, action))
         return upper_bound(values, policy.exploration.beta)
 
     return shifted(output, bound, policy.exploration.kl)

@@ -1,26 +1,25 @@
 """Value heads of Q-networks (scalar, C51, QR, IQN), with their Q-values and losses; and bootstrapping, from the best next action
-or softly (Munchausen).
+or softly (Munchausen). Heads and ways to bootstrap are options of DQN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import xlogy
 
-from jaxrl.builder.components import ModelFn, check_q_values, show
-from jaxrl.builder.config import PrioritizedConfig
+from jaxrl.builder.components import check_q_values, show
 from jaxrl.distributions import select_actions
-from jaxrl.models import QuantileOutput, value_network
+from jaxrl.models import QuantileOutput
 from jaxrl.models.heads import masked
 from jaxrl.replay.transitions import Transitions, bootstrapped
-from jaxrl.settings.validation import Count, Positive, Range, Unit, added, refuse_unused
+from jaxrl.settings.options import Option, option
+from jaxrl.settings.validation import Count, Positive, PositiveUnit, Range
 from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Array, PyTree
 
@@ -109,134 +108,90 @@ def quantile_loss(outputs: QuantileOutput, batch: Transitions, beyond: Array, th
     return tilted.mean(-1).sum(-1), size.mean((-2, -1))
 
 
-def scalar(config: HeadConfig) -> QHead:
-    """Head with a single value per action (Mnih et al. 2015)."""
-    return QHead(lambda outputs, obs: outputs, lambda outputs: outputs, scalar_loss, {})
-
-
-def c51(config: HeadConfig) -> QHead:
-    """Head with the probabilities of ``num_atoms`` returns between ``v_min`` and ``v_max``, as logits (Bellemare et al. 2017)."""
-    support = np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
-
-    def values(outputs: Array, obs: PyTree) -> Array:
-        return masked((jax.nn.softmax(outputs) * support).sum(-1), obs)
-
-    return QHead(values, jax.nn.softmax, partial(c51_loss, support), {"num_outputs": config.num_atoms})
-
-
-def qr(config: HeadConfig) -> QHead:
-    """Head with quantiles of the return at the midpoints of ``num_quantiles`` equal parts of (0, 1) (Dabney et al. 2018a)."""
-
-    def loss(outputs: Array, batch: Transitions, beyond: Array) -> tuple[Array, Array]:
-        return quantile_loss(QuantileOutput(outputs, midpoints(outputs.shape[-1])), batch, beyond, config.huber_threshold)
-
-    values = lambda outputs, obs: masked(outputs.mean(-1), obs)  # noqa: E731
-    return QHead(values, lambda outputs: outputs, loss, {"num_outputs": config.num_quantiles})
-
-
-def iqn(config: HeadConfig) -> QHead:
-    """Head with quantiles of the return at ``num_quantiles`` random fractions, drawn anew for each row (Dabney et al. 2018b)."""
-    values = lambda outputs, obs: masked(outputs.values.mean(-1), obs)  # noqa: E731
-    loss = partial(quantile_loss, threshold=config.huber_threshold)
-    return QHead(values, lambda outputs: outputs.values, loss, {"num_fractions": config.num_quantiles})
-
-
-HEADS: dict[str, Callable[[Any], QHead]] = {"scalar": scalar, "c51": c51, "qr": qr, "iqn": iqn}
-OF_HEADS = {
-    **dict.fromkeys(["num_atoms", "v_min", "v_max"], ("c51",)),
-    **dict.fromkeys(["num_quantiles", "huber_threshold"], ("qr", "iqn")),
-}
-"""Setting -> heads that use it."""
-
-
-# -------------------------------------------------------------------------------------------------------------------- settings
-
-
-@dataclass(frozen=True)
-class HeadConfig(PrioritizedConfig):
-    """Structural settings of an algorithm that learns Q-values from replay."""
-
-    head: Literal["scalar", "c51", "qr", "iqn"] = added("scalar")
-    """Outputs of the network for each action: its value, or the distribution of its return, as probabilities of fixed returns
-    (c51), fixed quantiles (qr), or quantiles at random fractions (iqn)."""
-    num_atoms: Annotated[int, Range(2, integral=True)] = added(51)
-    """c51: number of returns, evenly spaced, that have a probability."""
-    v_min: Real = added(-10.0)
-    """c51: the smallest of these returns, a sum of discounted rewards."""
-    v_max: Real = added(10.0)
-    """c51: the largest of these returns."""
-    num_quantiles: Count = added(32)
-    """Number of quantiles of qr, or of fractions of iqn."""
-    huber_threshold: Positive = added(1.0)
-    """κ of qr and iqn: the loss is quadratic for errors up to κ, and is not divided by κ. With 1 and much larger returns, the
-    gradients of nearly all errors have the same size."""
-    dueling: bool = added(False)
-    """Use one stream for the state's value and one for advantages (Wang et al. 2016)."""
-    noisy: bool = added(False)
-    """Use noisy layers in the head (Fortunato et al. 2018). The network gets a random key in training, but not in evaluation."""
-    noisy_sigma: Positive = added(0.5)
-    """σ₀ of the noisy layers."""
-    munchausen: Unit = added(0.0)
-    """Weight α of the scaled log-policy added to rewards, with soft targets (Vieillard et al. 2020); 0 disables both."""
-    munchausen_temperature: Positive = added(0.03)
-    """τ of that policy, softmax(Q / τ)."""
-    munchausen_clip: Positive = added(1.0)
-    """Clip the scaled log-policy to at least −munchausen_clip."""
+@option("scalar")
+class Scalar(Option):
+    """A single value per action (Mnih et al. 2015)."""
 
     @property
-    def value_head(self) -> QHead:
-        return HEADS[self.head](self)
+    def functions(self) -> QHead:
+        return QHead(lambda outputs, obs: outputs, lambda outputs: outputs, scalar_loss, {})
 
-    @property
-    def draws(self) -> bool:
-        """True if the network draws random numbers when it is given a key."""
-        return self.noisy or self.head == "iqn"
 
-    def network(self, default: ModelFn) -> ModelFn:
-        arguments: dict[str, Any] = dict(self.value_head.arguments)
-        if self.dueling:
-            arguments["dueling"] = True
-        if self.noisy:
-            arguments["noise"] = self.noisy_sigma
-        return partial(value_network, **arguments) if arguments else default
+@option("c51")
+class C51(Option):
+    """The distribution of an action's return, as probabilities of fixed returns (Bellemare et al. 2017)."""
 
-    def check(self, *, recurrent: bool = False) -> None:
-        super().check(recurrent=recurrent)
-        for name, heads in OF_HEADS.items():
-            if self.head not in heads:
-                refuse_unused(self, type(self)(), [name], f"without head={' or '.join(map(repr, heads))}")
+    num_atoms: Annotated[int, Range(2, integral=True)] = 51
+    """Number of returns, evenly spaced, that have a probability."""
+    v_min: Real = -10.0
+    """The smallest of these returns, a sum of discounted rewards."""
+    v_max: Real = 10.0
+    """The largest of these returns."""
+
+    def check(self) -> None:
         if self.v_min >= self.v_max:
-            raise ValueError(f"v_min={self.v_min:g} must be below v_max={self.v_max:g}: c51's atoms are the returns between them")
-        if not self.noisy:
-            refuse_unused(self, type(self)(), ["noisy_sigma"], "without noisy")
-        if not self.munchausen:
-            refuse_unused(self, type(self)(), ["munchausen_temperature", "munchausen_clip"], "without munchausen")
+            raise ValueError(f"v_min={self.v_min:g} must be below v_max={self.v_max:g}: atoms are the returns between them")
+
+    @property
+    def functions(self) -> QHead:
+        support = np.linspace(self.v_min, self.v_max, self.num_atoms, dtype=np.float32)
+
+        def values(outputs: Array, obs: PyTree) -> Array:
+            return masked((jax.nn.softmax(outputs) * support).sum(-1), obs)
+
+        return QHead(values, jax.nn.softmax, partial(c51_loss, support), {"num_outputs": self.num_atoms})
 
 
-def check_outputs(model: Any, is_ours: bool, output: PyTree, action_space: Any, config: HeadConfig) -> None:
-    """Check a model's ``output``, the shapes for a batch of one, against the head.
+@option("qr")
+class QR(Option):
+    """Quantiles of an action's return at the midpoints of equal parts of (0, 1) (Dabney et al. 2018a)."""
+
+    num_quantiles: Count = 32
+    """Number of quantiles."""
+    huber_threshold: Positive = 1.0
+    """κ: the loss is quadratic for errors up to κ, and is not divided by κ. With 1 and much larger returns, the gradients of
+    nearly all errors have the same size."""
+
+    @property
+    def functions(self) -> QHead:
+        def loss(outputs: Array, batch: Transitions, beyond: Array) -> tuple[Array, Array]:
+            return quantile_loss(QuantileOutput(outputs, midpoints(outputs.shape[-1])), batch, beyond, self.huber_threshold)
+
+        values = lambda outputs, obs: masked(outputs.mean(-1), obs)  # noqa: E731
+        return QHead(values, lambda outputs: outputs, loss, {"num_outputs": self.num_quantiles})
+
+
+@option("iqn")
+class IQN(QR):
+    """Quantiles of an action's return at random fractions, drawn anew for each row (Dabney et al. 2018b)."""
+
+    @property
+    def functions(self) -> QHead:
+        values = lambda outputs, obs: masked(outputs.values.mean(-1), obs)  # noqa: E731
+        loss = partial(quantile_loss, threshold=self.huber_threshold)
+        return QHead(values, lambda outputs: outputs.values, loss, {"num_fractions": self.num_quantiles})
+
+
+Head: TypeAlias = Scalar | C51 | QR | IQN
+
+
+def check_outputs(model: Any, output: PyTree, action_space: Any, head: Head) -> None:
+    """Raise TypeError unless a model's ``output``, the shapes for a batch of one, is what the head reads.
 
     Args:
       model: the builder's ``model`` keyword, for errors.
-      is_ours: the model is the built-in network, with or without arguments.
-
-    Raises:
-      TypeError: the head needs other outputs.
-      ValueError: settings of the built-in network with a custom model.
     """
-    if not is_ours:
-        refuse_unused(config, type(config)(), ["dueling", "noisy_sigma"], "with a custom model, which defines its layers itself")
-    if config.head == "scalar":
+    if isinstance(head, Scalar):
         return check_q_values(model, output, action_space)
-    n, (count,) = int(action_space.n), config.value_head.arguments.values()
-    if config.head == "iqn":
+    n, (count,) = int(action_space.n), head.functions.arguments.values()
+    if isinstance(head, IQN):
         shapes = [getattr(x, "shape", None) for x in output] if isinstance(output, QuantileOutput) else []
         right, wanted = shapes == [(1, n, count), (1, count)], f"a QuantileOutput(f32[batch, {n}, {count}], f32[batch, {count}])"
     else:
         right, wanted = getattr(output, "shape", None) == (1, n, count), f"numbers f32[batch, {n}, {count}]"
     if not right:
         raise TypeError(
-            f"model={show(model)} must give {wanted} for head={config.head!r}; for a batch of one it gives {show_shapes(output)}"
+            f"model={show(model)} must give {wanted} for head={head.name!r}; for a batch of one it gives {show_shapes(output)}"
         )
     return None
 
@@ -254,32 +209,54 @@ class OnlineAndTarget(NamedTuple):
     target: Says
 
 
-def best_next(config: Any, head: QHead, networks: OnlineAndTarget, batch: Transitions, keys: Any) -> tuple[Transitions, Array]:
-    """Return ``batch``, and the target network's return of the best next action.
+@option("greedy")
+class Greedy(Option):
+    """Bootstrap from the best next action of the target network (Mnih et al. 2015)."""
 
-    The online network selects the action with ``config.double`` (van Hasselt et al. 2016, eq. 4), the target network without.
-    """
-    outputs = networks.target(batch.next_inputs, keys[0])
-    chooser = networks.online(batch.next_inputs, keys[1]) if config.double else outputs
-    return batch, select_outputs(head.per_action_return(outputs), jnp.argmax(head.values(chooser, batch.next_inputs.obs), -1))
+    def look_ahead(self, head: QHead, networks: OnlineAndTarget, batch: Transitions, keys: Any) -> tuple[Transitions, Array]:
+        """Return the batch, with rewards as the targets need them, and the per-action returns to bootstrap from."""
+        outputs = networks.target(batch.next_inputs, keys[0])
+        best = jnp.argmax(head.values(self.chooser(networks, batch, outputs, keys[1]), batch.next_inputs.obs), -1)
+        return batch, select_outputs(head.per_action_return(outputs), best)
+
+    def chooser(self, networks: OnlineAndTarget, batch: Transitions, outputs: Any, key: Any) -> Any:
+        """Return the outputs that select the next action."""
+        return outputs
 
 
-def soft_next(config: Any, head: QHead, networks: OnlineAndTarget, batch: Transitions, keys: Any) -> tuple[Transitions, Array]:
-    """Return ``batch`` with Munchausen rewards, and the target network's returns of all next actions, averaged over a policy.
+@option("double")
+class Double(Greedy):
+    """Bootstrap from the target network's value of the online network's best next action (van Hasselt et al. 2016, eq. 4)."""
+
+    def chooser(self, networks: OnlineAndTarget, batch: Transitions, outputs: Any, key: Any) -> Any:
+        return networks.online(batch.next_inputs, key)
+
+
+@option("munchausen")
+class Munchausen(Option):
+    """Bootstrap softly from all next actions, and add the scaled log-policy to rewards (Vieillard et al. 2020, eq. 1).
 
     The policy is π = softmax(Q⁻/τ) of the target network. The rewards are r + γ·(1 − terminated)·τ·H(π(· | s′)) +
-    α·max(τ·log π(a | s), −clip) (Vieillard et al. 2020, eq. 1). The mixture of return distributions is shifted by the mean of
-    −τ·log π; the distributions of actions are not shifted separately. With n-step returns, the log-policy is that of the first
-    action only.
+    α·max(τ·log π(a | s), −clip). The mixture of return distributions is shifted by the mean of −τ·log π; the distributions of
+    actions are not shifted separately. With n-step returns, the log-policy is that of the first action only.
     """
-    temperature = config.munchausen_temperature
-    outputs = networks.target(batch.next_inputs, keys[0])
-    log_next = jax.nn.log_softmax(head.values(outputs, batch.next_inputs.obs) / temperature)
-    policy = jnp.exp(log_next)
-    beyond = jnp.einsum("na,na...->n...", policy, head.per_action_return(outputs))
-    entropy = bootstrapped(batch, -temperature * (policy * log_next).sum(-1))
 
-    q_values = head.values(networks.target(batch.inputs, keys[1]), batch.inputs.obs)
-    chosen = temperature * select_actions(jax.nn.log_softmax(q_values / temperature), batch.action)
-    bonus = config.munchausen * jnp.clip(chosen, -config.munchausen_clip, 0.0)
-    return batch._replace(reward=jax.lax.stop_gradient(entropy + bonus)), beyond
+    weight: PositiveUnit = 0.9
+    """α, the weight of the scaled log-policy."""
+    temperature: Positive = 0.03
+    """τ of the policy."""
+    clip: Positive = 1.0
+    """Clip the scaled log-policy to at least −clip."""
+
+    def look_ahead(self, head: QHead, networks: OnlineAndTarget, batch: Transitions, keys: Any) -> tuple[Transitions, Array]:
+        """Return ``batch`` with these rewards, and the target network's returns of all next actions, averaged over the policy."""
+        outputs = networks.target(batch.next_inputs, keys[0])
+        log_next = jax.nn.log_softmax(head.values(outputs, batch.next_inputs.obs) / self.temperature)
+        policy = jnp.exp(log_next)
+        beyond = jnp.einsum("na,na...->n...", policy, head.per_action_return(outputs))
+        entropy = bootstrapped(batch, -self.temperature * (policy * log_next).sum(-1))
+
+        q_values = head.values(networks.target(batch.inputs, keys[1]), batch.inputs.obs)
+        chosen = self.temperature * select_actions(jax.nn.log_softmax(q_values / self.temperature), batch.action)
+        bonus = self.weight * jnp.clip(chosen, -self.clip, 0.0)
+        return batch._replace(reward=jax.lax.stop_gradient(entropy + bonus)), beyond

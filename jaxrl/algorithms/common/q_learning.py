@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.exploration.epsilon_greedy import epsilon_greedy, falling_epsilon, spread_epsilon
 from jaxrl.models import split_mask
-from jaxrl.optimize import packing
-from jaxrl.optimize.gradients import descend
+from jaxrl.optimize.descent import Progress
+from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay import Draw
 from jaxrl.rollout.collect import fold_each
-from jaxrl.settings.validation import refuse_unused
 from jaxrl.types import Array, Key, Metrics, Policy, PyTree, StepInput
-
-
-def check_exploration(config: Any) -> None:
-    """Raise ValueError if ``epsilon_exponent`` has no effect."""
-    if config.num_envs == 1:
-        refuse_unused(config, type(config)(), ["epsilon_exponent"], "with num_envs=1")
 
 
 def epsilon(setup: AlgorithmSetup[Any], learner: Any) -> Array:
@@ -38,10 +32,11 @@ def policy(setup: AlgorithmSetup[Any], learner: Any) -> Policy:
 def actions(
     setup: AlgorithmSetup[Any], policy: Policy, q_values: Array, inputs: StepInput, env_id: Array, keys: Key | None
 ) -> Array:
-    """Return actions i32[B]: ε-greedy with a key for each row, greedy without. ``epsilon_exponent`` varies ε by environment."""
+    """Return actions i32[B]: ε-greedy with a key for each row, greedy without. ``exploration`` varies ε by environment."""
     if keys is None:
         return jnp.argmax(q_values, -1).astype(jnp.int32)
-    rates = spread_epsilon(policy.exploration, setup.config.epsilon_exponent, env_id, setup.config.num_envs)
+    spread = setup.config.exploration
+    rates = spread_epsilon(policy.exploration, spread.exponent if spread else 0.0, env_id, setup.config.num_envs)
     return epsilon_greedy(q_values, split_mask(inputs.obs)[1], rates, keys)
 
 
@@ -59,59 +54,43 @@ PRIORITIES = "priorities"
 """Key in the metrics of a loss for the priorities of the drawn rows, f32[batch_size]. They are not logged."""
 
 
-class QLearner(NamedTuple):
-    """Learner state of an algorithm with replay and a target network."""
-
-    params: PyTree
-    opt_state: PyTree
-    hyperparams: Any
-    statistics: tuple[()]
-    key: Key
-    version: Array
-    target_params: PyTree
-    replay: PyTree
-
-
-def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any, example: Any) -> QLearner:
+def init(setup: ReplaySetup[Any], key: Key, hyperparams: Any, example: Any) -> TargetLearner:
     """Initialise the learner, with identical online and target networks and a replay for rows like ``example``, unbatched."""
     learner = setup.init_learner(key, hyperparams)
-    return QLearner(*learner, target_params=jax.tree.map(jnp.copy, learner.params), replay=setup.replay.init(example))
+    target_params = jax.tree.map(jnp.copy, learner.params)
+    return TargetLearner(**learner._asdict(), target_params=target_params, replay=setup.replay.init(example))
 
 
 def learn(
-    setup: AlgorithmSetup[Any],
-    learner: QLearner,
+    setup: ReplaySetup[Any],
+    learner: TargetLearner,
     hyperparams: Any,
     loss: Callable[..., tuple[Array, dict[str, Array]]],
     batch: Callable[[PyTree, Draw], PyTree],
     *others: PyTree,
-) -> tuple[QLearner, Metrics]:
+) -> tuple[TargetLearner, Metrics]:
     """Run the updates of an iteration, with one gradient step per batch. Every ``target_update_interval`` updates, the target
     network moves by the fraction ``tau`` towards the online network (Mnih et al. 2015, algorithm 1, with ``tau`` 1).
 
     Args:
       hyperparams: ``setup.current(learner)``.
       loss: (params, target_params, batch, *others) -> (loss, scalars to log with ``PRIORITIES``).
-      batch: (replay's state, draw) -> the update's batch, as in ``AlgorithmSetup.scan_updates``.
-      others: further inputs of the loss, as in ``AlgorithmSetup.scan_updates``.
+      batch: (replay's state, draw) -> the update's batch, as in ``ReplaySetup.scan_updates``.
+      others: further inputs of the loss, as in ``ReplaySetup.scan_updates``.
     """
     config = setup.config
-    optimise, (pack, unpack) = setup.optimizer(hyperparams), packing(setup.optimizer, learner.params)
+    descent = setup.descent(hyperparams, learner.params)
     # Modulo first, because the count of all updates may not fit in 32 bits.
     first = (learner.version % config.target_update_interval) * config.updates_per_iteration
 
-    def update_once(carry: tuple[PyTree, PyTree, PyTree], update_inputs: tuple[Any, ...]) -> Any:
-        (packed, target, opt_state), (index, *rest) = carry, update_inputs
-        loss_of = lambda p: loss(unpack(p), unpack(target), *rest)  # noqa: E731
-        packed, opt_state, metrics = descend(loss_of, optimise, packed, opt_state, setup.axis_name)
+    def update_once(progress: Progress, update_inputs: tuple[Any, ...]) -> Any:
+        (index, *rest), target = update_inputs, descent.target_params(progress)
+        progress, metrics = descent.step(lambda params: loss(params, target, *rest), progress)
         priorities = metrics.pop(PRIORITIES)
-        # where, applied to the parameters only: under vmap, a cond on the state would become a select of all of it.
         step = jnp.where((first + index + 1) % config.target_update_interval == 0, hyperparams.tau, 0.0)
-        target = jax.tree.map(lambda p, t: jnp.where(step == 1.0, p, t + step * (p - t)), packed, target)
-        return (packed, target, opt_state), (metrics, priorities)
+        return descent.move_target(progress, step), (metrics, priorities)
 
-    start = (pack(learner.params), pack(learner.target_params), learner.opt_state)
-    (packed, target, opt_state), replay, metrics = setup.scan_updates(learner, update_once, start, batch, *others)
+    start = descent.start(learner.params, learner.opt_state, learner.target_params)
+    progress, replay, metrics = setup.scan_updates(learner, update_once, start, batch, *others)
     metrics["charts/epsilon"] = epsilon(setup, learner)
-    fields = {"params": unpack(packed), "target_params": unpack(target), "opt_state": opt_state, "replay": replay}
-    return setup.updated(learner, hyperparams, metrics, **fields)
+    return setup.updated(learner, hyperparams, metrics, **descent.finish(progress), replay=replay)

@@ -1,62 +1,49 @@
-"""Critic heads: a value, or quantiles of the return (TQC, Kuznetsov et al. 2020)."""
+"""Critics that output quantiles of the return (TQC, Kuznetsov et al. 2020)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
-
 import jax.numpy as jnp
 
-from jaxrl.algorithms.common.critic_ensemble import min_over_subset, td_loss
-from jaxrl.algorithms.common.off_policy import OffPolicyConfig
 from jaxrl.algorithms.common.q_heads import midpoints, tilted_huber
 from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.optimize.gradients import valid_mean
 from jaxrl.replay.transitions import Transitions
-from jaxrl.settings.validation import CountOrZero, refuse_unused
+from jaxrl.settings.options import Option, option
+from jaxrl.settings.validation import Count, CountOrZero
 from jaxrl.types import Array
 
 
-class CriticHead(NamedTuple):
-    """Functions of all critics' outputs, [num_critics, N, ...]."""
+@option("quantiles")
+class Quantiles(Option):
+    """Critics that output quantiles of the return, for Box actions. Targets drop the largest of all critics together (TQC,
+    Kuznetsov et al. 2020)."""
 
-    pessimistic: Callable[[Array, Array], Array]
-    """(outputs, chosen critics) -> values for targets, f32[N, ...], or quantiles f32[N, M]."""
-    values: Callable[[Array], Array]
-    """outputs -> each critic's value, f32[num_critics, N, ...]."""
-    loss: Callable[[Array, Array, Transitions, str | None], tuple[Array, dict[str, Array]]]
-    """(outputs, target, batch, axis_name) -> (loss, scalars to log with ``PRIORITIES``)."""
+    size: Count = 2
+    """Number of critics."""
+    num_quantiles: Count = 25
+    """Quantiles of each critic."""
+    dropped: CountOrZero = 2
+    """Quantiles per critic left out of targets: the largest size · dropped of all critics together."""
 
-
-@dataclass(frozen=True)
-class QuantileConfig(OffPolicyConfig):
-    """Structural settings of an algorithm whose critics may output quantiles."""
-
-    num_quantiles: CountOrZero = 0
-    """Quantiles of the return that each critic outputs instead of a value, for Box actions; 0: a value."""
-    dropped_quantiles: CountOrZero = 2
-    """Quantiles per critic left out of targets: the largest num_critics · dropped_quantiles of all critics together."""
+    subset = 0
+    """Targets use all critics."""
 
     @property
-    def critic_outputs(self) -> int | None:
-        return self.num_quantiles or None
+    def num_outputs(self) -> int:
+        return self.num_quantiles
 
-    @property
-    def head(self) -> CriticHead:
-        if not self.num_quantiles:
-            return CriticHead(min_over_subset, lambda values: values, td_loss)
-        drop = lambda values, chosen: truncated(values, self.dropped_quantiles)  # noqa: E731
-        return CriticHead(drop, lambda values: values.mean(-1), quantile_loss)
+    def check(self) -> None:
+        if self.dropped >= self.num_quantiles:
+            raise ValueError(f"dropped={self.dropped} must be below num_quantiles={self.num_quantiles}")
 
-    def check(self, *, recurrent: bool = False) -> None:
-        super().check(recurrent=recurrent)
-        if not self.num_quantiles:
-            refuse_unused(self, QuantileConfig, ("dropped_quantiles",), "without num_quantiles")
-            return
-        refuse_unused(self, QuantileConfig, ("num_target_critics",), "with num_quantiles, whose targets use all critics")
-        if self.dropped_quantiles >= self.num_quantiles:
-            raise ValueError(f"dropped_quantiles={self.dropped_quantiles} must be below num_quantiles={self.num_quantiles}")
+    def pessimistic(self, outputs: Array, chosen: Array) -> Array:
+        return truncated(outputs, self.dropped)
+
+    def values(self, outputs: Array) -> Array:
+        return outputs.mean(-1)
+
+    def loss(self, outputs: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
+        return quantile_loss(outputs, target, batch, axis_name)
 
 
 def truncated(values: Array, dropped: int) -> Array:

@@ -71,7 +71,7 @@ def player(agent: Agent, policy: Policy, seed: int, options: PlayOptions) -> Pla
 
 
 def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Player:
-    """Return a player whose episode i equals that of environment i in ``training.evaluate``: keys are drawn in the same way."""
+    """Return a player whose episode i equals that of environment i in ``evaluate_pure``: keys are drawn in the same way."""
     env, algorithm = check_pure(agent, "record"), agent.algorithm
     reset_key, row_key = jax.random.split(key)
 

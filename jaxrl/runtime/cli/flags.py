@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import inspect
 import io
 import itertools
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Sequence
-from typing import Annotated, Any, Literal, TextIO, TypeVar, cast
+from typing import Annotated, Any, Literal, TextIO, TypeVar, cast, get_type_hints
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
@@ -233,3 +235,17 @@ def refuse_foreign_flags(args: Sequence[str], allowed: Collection[str]) -> None:
             raise ValueError(f"--{flag} is called --{no}{here.replace('_', '-')} here{note and f': {note}'}")
         if name not in allowed and (alternative := instead_of(name, allowed)):
             raise ValueError(f"there is no --{flag}: {alternative}")
+
+
+def field_docs(source: type) -> dict[str, str]:
+    """Return the docstrings of the fields of a dataclass or NamedTuple: strings in their types or below them, also of bases."""
+    types = get_type_hints(source, include_extras=True)
+    docs = {name: text for name, type_ in types.items() for text in getattr(type_, "__metadata__", ()) if isinstance(text, str)}
+    for base in source.__bases__:
+        docs |= field_docs(base) if dataclasses.is_dataclass(base) else {}
+    body = ast.parse(textwrap.dedent(inspect.getsource(source))).body[0].body  # type: ignore[attr-defined]
+    for field, after in itertools.pairwise(body):
+        text = after.value if isinstance(after, ast.Expr) else None
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Constant):
+            docs[field.target.id] = str(text.value)
+    return {name: " ".join(text.replace("``", "").split()) for name, text in docs.items()}

@@ -8,11 +8,7 @@ from jaxrl.runtime.distributed.cluster import COORDINATOR, NUM_PROCESSES
 
 
 def join_group(distributed: bool, out: str | None) -> None:
-    """Join the group of processes, if this process belongs to one.
-
-    Raises:
-      ValueError: there is no such group, or ``out`` is missing.
-    """
+    """Join the group of processes, if this process belongs to one; ValueError if there is none, or no ``out``."""
     if not (distributed or {COORDINATOR, NUM_PROCESSES} & set(os.environ)):
         return
     if out is None:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 BROKEN_PIPE, FAILURE, USAGE_ERROR = 1, 1, 2
 
+RESTARTABLE = {"WorkerFailed", "GroupWorkerFailed"}
+"""Exceptions that a restart may fix: the request itself was valid. By name, because their modules import JAX."""
+TOLD_IN_A_LINE = {"ValueError", "TypeError", "OSError", "ImportError", "EnvironmentFailed", "RunDiverged", *RESTARTABLE}
+"""Exceptions that are reported in one line: those caused by users, their files or environments, not by jaxrl."""
 
 COMMANDS = {
     "train": "train an algorithm on an environment, over any number of seeds",
@@ -82,15 +86,16 @@ def guarded(command: Callable[[], int]) -> int:
     except BrokenPipeError:
         discard(sys.stdout)
         return BROKEN_PIPE
-    except _told_in_a_line() as error:
-        if os.environ.get(DEBUG_VARIABLE):
+    except Exception as error:
+        names = {kind.__name__ for kind in type(error).__mro__}
+        if os.environ.get(DEBUG_VARIABLE) or not names & TOLD_IN_A_LINE:
             raise
         complain(said := " ".join(str(error).split()) or type(error).__name__)
         if (group := _group()) is not None:
-            group.fail("" if type(error).__name__ == "ProcessFailed" else said)
+            group.fail("" if "ProcessFailed" in names else said)
         if isinstance(error, PortTaken):
             return PORT_TAKEN
-        return FAILURE if isinstance(error, _worker_failures()) else USAGE_ERROR
+        return FAILURE if names & RESTARTABLE else USAGE_ERROR
 
 
 def run_and_exit(command: Callable[[], int] | None = None) -> None:
@@ -139,21 +144,6 @@ def complain(message: str) -> None:
 
     console = Console(file=cast(TextIO, Screen(sys.stderr)), highlight=False)
     console.print(Text(f"jaxrl: {message}", style="red"), soft_wrap=True)
-
-
-def _told_in_a_line() -> tuple[type[Exception], ...]:
-    """Return the exceptions that are reported in one line: those caused by users, their files or environments, not by jaxrl."""
-    host = sys.modules.get("jaxrl.envs.host")
-    run = sys.modules.get("jaxrl.runtime.run")
-    diverged = [run.RunDiverged] if run else []
-    failed = [host.EnvironmentFailed] if host else []
-    return (ValueError, TypeError, OSError, ImportError, *failed, *diverged, *_worker_failures())
-
-
-def _worker_failures() -> tuple[type[Exception], ...]:
-    """Return the exceptions that a restart may fix: the request itself was valid."""
-    child = sys.modules.get("jaxrl.envs.subprocess.child")
-    return (child.WorkerFailed, child.GroupWorkerFailed) if child else ()
 
 
 def _dispatch(args: list[str]) -> int:

@@ -34,11 +34,7 @@ class ResumeOptions:
 
 
 def refuse_other_settings(args: Sequence[str]) -> None:
-    """Reject settings that cannot change when a run is resumed; only its length and resources can.
-
-    Raises:
-      ValueError: the message lists the allowed flags.
-    """
+    """Raise ValueError for settings that cannot change when a run is resumed; only its length and resources can."""
     allowed = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(ResumeOptions)]
     words = [arg.partition("=")[0] for arg in args if arg.startswith("--") or arg in ALGORITHMS]
     folders = [after for arg, after in itertools.pairwise(args) if arg == "--resume"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -59,19 +60,12 @@ def import_trusted(spec: Mapping[str, Any], trust: Iterable[str]) -> None:
 def import_modules(modules: Iterable[str]) -> None:
     """Import modules, also from the current folder. Missing modules are skipped; the code that uses them reports it."""
     for module in modules:
-        _look_in_current_folder()
+        with contextlib.suppress(OSError):  # the current folder was deleted
+            here = os.getcwd()
+            if not any(isinstance(finder, FolderFinder) and finder.folder == here for finder in sys.meta_path):
+                sys.meta_path.append(FolderFinder(here, importers=[__name__]))  # the last place to look in
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise  # the module exists, but something that it imports does not
-
-
-def _look_in_current_folder() -> None:
-    """Append the current folder to the import path, as the last place."""
-    try:
-        here = os.getcwd()
-    except OSError:  # it was deleted
-        return
-    if not any(isinstance(finder, FolderFinder) and finder.folder == here for finder in sys.meta_path):
-        sys.meta_path.append(FolderFinder(here, importers=[__name__]))

@@ -8,13 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO, cast
 
 import numpy as np
+from rich import live
+from rich.console import Group
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
 
 from jaxrl.runtime.console.streams import Screen, screen
 from jaxrl.runtime.console.tables import terminal
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, Record
 
-SHOWN_LOSSES, SHOWN_WORKERS = 8, 16
-"""Most losses and workers in the live panel."""
+SHOWN_LOSSES = 8
+"""Most losses in the live panel."""
+
+Workers = Sequence[tuple[float, float, int]]
+"""Steps per second, lag and restarts of each worker process."""
 
 
 def make_progress(title: str, total_steps: int, *, quiet: bool) -> Progress:
@@ -51,14 +61,8 @@ class Lines:
         """Print a permanent line. Works after ``close`` as well."""
         print(text, file=self._out, flush=True)
 
-    def update(
-        self, record: Record, eta: float, compile_seconds: float, workers: Sequence[tuple[float, float, int]] = ()
-    ) -> None:
-        """Show the record of a finished chunk. ``eta`` is NaN before the first one.
-
-        Args:
-          workers: steps per second, lag and restarts of each worker process; empty without workers.
-        """
+    def update(self, record: Record, eta: float, compile_seconds: float, workers: Workers = ()) -> None:
+        """Show the record of a finished chunk. ``eta`` is NaN before the first one."""
         parts = [f"step {int(record['rows']):>{len(f'{self._total:,}')},}/{self._total:,}"]
         if (returns := self._returns.update(record)) is not None:
             parts.append(f"return {returns}")
@@ -67,8 +71,7 @@ class Lines:
         if np.isfinite(record["sps"]):
             parts += [f"{short(record['sps'])} env steps/s", f"ETA {duration(eta)}"]
         if workers:
-            rates, lags, restarts = zip(*workers, strict=True)
-            parts.append(f"workers {'+'.join(map(short, rates))}/s, lag {short(max(lags))}, {sum(restarts)} restarts")
+            parts.append(summarise(workers))
         if compile_seconds > self._compile_seconds:
             parts.append(f"compiled in {duration(compile_seconds - self._compile_seconds)}")
             self._compile_seconds = compile_seconds
@@ -81,43 +84,27 @@ class Live:
     """Progress as a live panel."""
 
     def __init__(self, title: str, total_steps: int, console: Any) -> None:
-        from rich.live import Live as RichLive
-        from rich.spinner import Spinner
-
         self._title, self._total = title, total_steps
         self._returns, self._evaluation = Returns(), "–"
-        self._live = RichLive(self._panel(Spinner("dots", "compiling …")), console=console, refresh_per_second=8)
+        self._live = live.Live(self._panel(Spinner("dots", "compiling …")), console=console, refresh_per_second=8)
         self._live.start()
 
     def note(self, text: str) -> None:
-        from rich.text import Text
-
         self._live.console.print(Text(text), soft_wrap=True)
 
-    def update(
-        self, record: Record, eta: float, compile_seconds: float, workers: Sequence[tuple[float, float, int]] = ()
-    ) -> None:
-        from rich.console import Group
-
+    def update(self, record: Record, eta: float, compile_seconds: float, workers: Workers = ()) -> None:
         if known(record, EVALUATION_RETURN).size:
             self._evaluation = spread(record, EVALUATION_RETURN)
         parts = [self._bar(int(record["rows"]), eta), self._numbers(record, compile_seconds)]
-        self._live.update(self._panel(Group(*parts, *([self._workers(workers)] if workers else []))))
+        self._live.update(self._panel(Group(*parts, *([summarise(workers)] if workers else []))))
 
     def close(self) -> None:
         self._live.stop()
 
     def _panel(self, content: Any) -> Any:
-        from rich.panel import Panel
-        from rich.text import Text
-
         return Panel(content, title=Text(self._title), title_align="left", border_style="blue")
 
     def _bar(self, steps: int, eta: float) -> Any:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
         bar = Table.grid(padding=(0, 2), expand=True)
         bar.add_column(ratio=1)
         left = Text(f"ETA {duration(eta)}", style="cyan")
@@ -126,9 +113,6 @@ class Live:
 
     def _numbers(self, record: Record, compile_seconds: float) -> Any:
         """Make a table of names and values, two pairs per row."""
-        from rich.table import Table
-        from rich.text import Text
-
         cells = [
             ("training return", self._returns.update(record) or "–"),
             ("env steps/s", short(record["sps"])),
@@ -143,19 +127,6 @@ class Live:
             table.add_row(*texts[start : start + 4])
         return table
 
-    def _workers(self, workers: Sequence[tuple[float, float, int]]) -> Any:
-        """Make a table with one row for each of the first ``SHOWN_WORKERS`` workers."""
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table.grid(padding=(0, 3))
-        for name in ("worker", "env steps/s", "lag", "restarts"):
-            table.add_column(Text(name, style="dim"), justify="right")
-        table.show_header = True
-        for i, (rate, lag, restarts) in enumerate(workers[:SHOWN_WORKERS]):
-            table.add_row(str(i), short(rate), short(lag), Text(str(restarts), style="bold red" if restarts else "bold"))
-        return table
-
 
 Progress = Lines | Live
 
@@ -166,13 +137,17 @@ def spinner(title: str) -> Iterator[Callable[[str], None]]:
     if (console := terminal(stderr=True)) is None:
         yield lambda text: None
         return
-    from rich.text import Text
-
     with console.status(Text(title)) as status:
         yield lambda text: status.update(Text(f"{title}: {text}"))
 
 
 # --------------------------------------------------------------------------------------------------------------------- numbers
+
+
+def summarise(workers: Workers) -> str:
+    """Format the steps per second of each worker, their largest lag, and the number of restarts."""
+    rates, lags, restarts = zip(*workers, strict=True)
+    return f"workers {'+'.join(map(short, rates))}/s, lag {short(max(lags))}, {sum(restarts)} restarts"
 
 
 def known(record: Record, key: str) -> np.ndarray:

@@ -29,14 +29,7 @@ def show_table(
     styles: Mapping[str, str] | None = None,
     fixed: Sequence[int] = (0,),
 ) -> None:
-    """Print a table.
-
-    Args:
-      columns: headings, or None.
-      rows: one text per column.
-      styles: rich styles of cells, by their text.
-      fixed: columns that are never folded, such as text to copy.
-    """
+    """Print a table. ``styles`` are rich's, by the text of a cell; ``fixed`` are columns that are never folded, to copy from."""
     console = terminal()
     if console is None:
         print(plain_table(columns, rows), end="")

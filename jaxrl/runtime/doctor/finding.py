@@ -1,4 +1,4 @@
-"""Findings of ``jaxrl doctor``, and the command that installs a package."""
+"""Findings of ``jaxrl doctor``, and pip's commands for this Python."""
 
 from __future__ import annotations
 
@@ -31,20 +31,11 @@ class Finding(NamedTuple):
         return f"{self.check}: {self.found}. Breaks {self.breaks}. Fix: {self.fix}"
 
 
-def pip_install(requirement: str, *, again: bool = False) -> str:
-    """Return the command that installs a package for this Python interpreter.
-
-    Args:
-      again: reinstall the package.
-    """
+def pip(command: str, requirement: str = "") -> str:
+    """Return a command of pip for this Python interpreter, or of uv if that has no pip."""
     found = shutil.which("python")
     python = "python" if found and os.path.abspath(found) == os.path.abspath(sys.executable) else shlex.quote(sys.executable)
-    has_pip = importlib.util.find_spec("pip") is not None
-    if not has_pip and shutil.which("uv"):
-        return f'uv pip install --python {python}{" --reinstall --no-deps" if again else ""} "{requirement}"'
-    pip = f'{python} -m pip install{" --force-reinstall --no-deps" if again else ""} "{requirement}"'
-    return pip if has_pip else f"{python} -m ensurepip && {pip}"
-
-
-def shortened(text: str, most: int = 200) -> str:
-    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+    what = f' "{requirement}"' if requirement else ""
+    if importlib.util.find_spec("pip") is None and shutil.which("uv"):
+        return f"uv pip {command} --python {python}{what}"
+    return f"{python} -m pip {command}{what}"

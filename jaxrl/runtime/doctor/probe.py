@@ -1,77 +1,80 @@
-"""Probes of ``jaxrl doctor``, run in separate processes because they may hang or crash. They print one JSON object per line."""
+"""Training in a separate process, as it may hang or crash. The process prints one JSON object per line."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from jaxrl.interpreter import python_command
+
+SECONDS = 300.0
+"""Time limit of the process."""
 
 
-def imports(modules: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Import modules one after the other: ``{"module": …, "error": text or None}``, with causes ``missing`` and ``origin``."""
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except (Exception, SystemExit) as error:
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            name = error.name if isinstance(error, ModuleNotFoundError) else None
-            missing = name if name and "." not in name else None  # the package that is not installed, if the error names it
-            yield {"module": module, "error": text, "missing": missing, "origin": _origin(error)}
-        else:
-            yield {"module": module, "error": None}
+class Answer(NamedTuple):
+    """Results of the process."""
+
+    facts: dict[str, Any]
+    """All results up to its end, merged."""
+    end: str | None
+    """Reason of an abnormal end, else None."""
 
 
-def _origin(error: BaseException) -> str | None:
-    """Return the top-level package in which an error was raised."""
-    origin, frames = None, error.__traceback__
-    while frames is not None:
-        package = str(frames.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in ("importlib", "jaxrl", "__main__", ""):
-            origin = package
-        frames = frames.tb_next
-    return origin
+def ask(*args: str, timeout: float = SECONDS) -> Answer:
+    """Run this module in a process with the same module search path, for at most ``timeout`` seconds."""
+    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ  # a run may be using most of the GPU's memory
+    command = python_command("jaxrl.runtime.doctor.probe", *args)
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=timeout, env=environment, check=False)
+    except subprocess.TimeoutExpired as error:
+        return Answer(_read(error.stdout), f"timed out after {timeout:g} s")
+    said = [" ".join(line.split())[:200] for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    how = f"killed by {signal.Signals(-done.returncode).name}" if done.returncode < 0 else f"exit code {done.returncode}"
+    end = said[-1] if said and done.returncode > 0 else how
+    return Answer(_read(done.stdout), end if done.returncode else None)
 
 
-def devices(_: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the folder of compiled programs, and the devices that a run would use."""
-    import jax
-
-    from jaxrl.runtime.system.devices import cache_folder, request_cpu_devices, usable_cores
-    from jaxrl.xla.private_jax import setting
-
-    cache = setting("jax_compilation_cache_dir") or cache_folder()
-    yield {"cache": cache and str(cache), "cores": usable_cores()}
-    request_cpu_devices()
-    found = jax.local_devices()
-    yield {"platform": found[0].platform, "kind": found[0].device_kind, "devices": len(found)}
+def _read(output: bytes | None) -> dict[str, Any]:
+    lines = (output or b"").decode(errors="replace").splitlines(keepends=True)
+    return {key: value for line in lines if line.endswith("\n") for key, value in json.loads(line).items()}
 
 
-def smoke(folder: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Run one iteration of PPO on CartPole, compiled as in a run, over two devices if available: ``{"devices": number}``.
+# ------------------------------------------------------------------------------------------------------------- in the process
 
-    With a folder, save the state there and restore it: ``{"difference": the first leaf that differs, or None}``.
-    """
+
+def probe(*, restores: bool) -> Iterator[dict[str, Any]]:
+    """Yield the folder of compiled programs, the devices that a run would use, the number of devices that one iteration of PPO
+    used (two if available), and, if it ``restores``, the first leaf of the state that differs after saving and restoring."""
     import jax
     import numpy as np
 
     from jaxrl.registry import ALGORITHMS
-    from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_devices
+    from jaxrl.runtime.system.devices import cache_folder, enable_compilation_cache, request_cpu_devices, usable_cores
     from jaxrl.runtime.trainers.device_layout import open_fused
+    from jaxrl.xla.private_jax import setting
 
+    cache = setting("jax_compilation_cache_dir") or cache_folder()
+    yield {"cache": cache and str(cache), "cores": usable_cores()}
     enable_compilation_cache()
     request_cpu_devices()
+    found = jax.local_devices()
+    yield {"platform": found[0].platform, "kind": found[0].device_kind, "devices": len(found)}
     ppo = ALGORITHMS["ppo"].load().make("CartPole-v1", num_envs=2, rollout_length=8, num_epochs=1, num_minibatches=1)
-    driver, layout = open_fused(ppo, [0], min(2, jax.local_device_count()))
+    driver, layout = open_fused(ppo, [0], min(2, len(found)))
     states, _, alive = driver.iterate(driver.init(), 1)
     if not np.asarray(alive).all():
         raise RuntimeError("parameters are not finite after one iteration")
-    yield {"devices": layout.devices_per_seed}
-    if folder:
-        yield {"difference": _restored_difference(Path(folder[0]) / "checkpoint", states, driver.shapes(), ppo.spec)}
+    yield {"used": layout.devices_per_seed}
+    if restores:
+        with tempfile.TemporaryDirectory(prefix="jaxrl-doctor-", ignore_cleanup_errors=True) as folder:
+            yield {"difference": _restored_difference(Path(folder) / "checkpoint", states, driver.shapes(), ppo.spec)}
 
 
 def _restored_difference(path: Path, states: Any, target: Any, spec: Any) -> str | None:
@@ -95,14 +98,11 @@ def _restored_difference(path: Path, states: Any, target: Any, spec: Any) -> str
     return next(differing, None)
 
 
-PROBES = {"imports": imports, "devices": devices, "smoke": smoke}
-
-
-def main(probe: str, *args: str) -> None:
-    """Run a probe. Output of libraries is redirected to stderr."""
+def main(restore: str) -> None:
+    """Print the results. Output of libraries is redirected to stderr."""
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    for result in PROBES[probe](args):
+    for result in probe(restores=bool(restore)):
         print(json.dumps(result), file=results, flush=True)
 
 

@@ -18,12 +18,8 @@ from jaxrl.runtime.system.disk import absolute
 
 
 def chosen(run: str | os.PathLike[str], which: str, step: int) -> str:
-    """Return a description: ``best policies: iteration 512, evaluation return -927; the last: iteration 976, -31.2``.
-
-    Args:
-      which: "best" or "last".
-      step: iteration of the chosen policies.
-    """
+    """Describe the best or last policies, of iteration ``step``, and the others:
+    ``best policies: iteration 512, evaluation return -927; the last: iteration 976, -31.2``."""
     records = _records(run)
     mine, scores = f"{which} policies: iteration {step}", _scores(records)
     other_name = "last" if which == "best" else "best"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxrl.agent import check_agent, check_key, refuse_env_params
+from jaxrl.runtime.trainers.host_evaluation import evaluate_host
 from jaxrl.runtime.trainers.program_cache import SameAgent, evaluation_program
 from jaxrl.settings.aliases import suggest_keywords
 from jaxrl.settings.validation import check_switches
@@ -23,8 +24,8 @@ def evaluate(
 ) -> Evaluation:
     """Play ``num_episodes`` entire episodes, each in a separate parallel environment, so that short episodes are not favoured.
 
-    Pure environments run in one program, which later calls with the same agent and arguments reuse, for any policy and key.
-    ``jaxrl.training.evaluate`` is the pure function. Host environments run on the host.
+    Pure environments run in one program, which later calls with the same agent and arguments reuse, for any policy and key; there
+    this is a pure function, which ``jit`` and ``vmap`` accept. Host environments run on the host.
 
     Args:
       policy: a Policy, or an AgentState of one seed.
@@ -40,14 +41,13 @@ def evaluate(
     """
     check_agent(agent)
     check_switches(explore=explore)
-    if not isinstance(agent.env, HostEnv):
-        num_episodes, max_steps = check_episodes(num_episodes, max_steps)
-        check_key(key, vmapped="lambda key: evaluate(agent, state, key)")
-        check_one_policy(policy)
-        program = evaluation_program(SameAgent(agent), num_episodes, bool(explore), max_steps)
-        return program(policy, key, env_params)
-    if env_params is not None:
-        refuse_env_params(agent.env)
-    from jaxrl.runtime.trainers.host import evaluate_host
-
-    return evaluate_host(agent, policy, key, num_episodes, explore=explore, max_steps=max_steps)
+    num_episodes, max_steps = check_episodes(num_episodes, max_steps)
+    check_one_policy(policy)
+    if isinstance(agent.env, HostEnv):
+        check_key(key)
+        if env_params is not None:
+            refuse_env_params(agent.env)
+        return evaluate_host(agent, policy, key, num_episodes, explore=explore, max_steps=max_steps)
+    check_key(key, vmapped="lambda key: evaluate(agent, state, key)")
+    program = evaluation_program(SameAgent(agent), num_episodes, bool(explore), max_steps)
+    return program(policy, key, env_params)

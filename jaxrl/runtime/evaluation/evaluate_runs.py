@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from gymnasium import spaces
 
-from jaxrl import training
 from jaxrl.builder.spec import algorithm_name, build_again
 from jaxrl.envs import make_env
 from jaxrl.runtime.evaluation.chosen_policy import chosen, greedy_warning
@@ -19,9 +17,9 @@ from jaxrl.runtime.logs.run_folder import read_config
 from jaxrl.runtime.samplers.sampler import stack
 from jaxrl.runtime.system.devices import seed_devices
 from jaxrl.runtime.trainers.fused import FusedDriver
-from jaxrl.runtime.trainers.host import evaluate_host
-from jaxrl.spaces.trees import realize_space
-from jaxrl.training import Evaluation, evaluation_key
+from jaxrl.runtime.trainers.host_evaluation import evaluate_host
+from jaxrl.spaces.trees import realize_space, space_text
+from jaxrl.training import Evaluation, check_episodes, evaluate_pure, evaluation_key
 from jaxrl.types import Agent, Array, HostEnv, Key, Policy
 
 EPISODE_STREAM = 0x706C6179
@@ -83,27 +81,27 @@ def evaluate_run(
     seeds: Sequence[int] | None = None,
     env_id: str | None = None,
     trust: str | Iterable[str] = (),
-    parts: Mapping[str, Any] | None = None,
     begin: Say = lambda text: None,
     say: Say = lambda text: None,
 ) -> RunScore:
     """Play the policies of one run.
 
     Args:
-      which: as in ``load_policy``.
+      which, trust: as in ``load_policy``. Unlike there, the environment is needed.
       seeds: a subset of the run's seeds; default: all.
       env_id: an environment to use instead of the run's.
-      trust, parts: as in ``load_policy``, which takes the parts as keywords. Unlike there, the environment is needed.
       begin: called with a line that describes the evaluation.
       say: called with the progress, if it is known.
 
     Raises:
       FileNotFoundError, ValueError, CheckpointError: as ``load_policy``.
-      ValueError: the policies do not fit the environment, or all seeds diverged.
+      ValueError: the policies do not fit the environment, all seeds diverged, or the settings are out of range.
     """
     config, name = read_config(run), os.fspath(run)
-    saved = load_policies(run, seeds=seeds, which=which, trust=trust, parts=parts)
-    agent = playing_agent(config, env_id, trust, parts)
+    episodes, max_steps = check_episodes(settings.episodes, settings.max_steps)
+    settings = settings._replace(episodes=episodes, max_steps=max_steps)
+    saved = load_policies(run, seeds=seeds, which=which, trust=trust)
+    agent = playing_agent(config, env_id, trust)
     sound = finite_seeds(saved.policies) & ~saved.diverged
     playing, diverged = (np.array(saved.seeds)[these].tolist() for these in (sound, ~sound))
     if not playing:
@@ -117,38 +115,19 @@ def evaluate_run(
     return RunScore(*found, config.get("versions", {}), config["run"]["eval_explore"], about, warning)
 
 
-def playing_agent(
-    config: dict[str, Any],
-    env_id: str | None = None,
-    trust: str | Iterable[str] = (),
-    parts: Mapping[str, Any] | None = None,
-) -> Agent:
-    """Build the agent of a run on its environment, or on another one with the same spaces.
-
-    Raises:
-      ValueError: the spaces differ; or a part of the agent cannot be imported or is not trusted.
-    """
-    parts = parts or {}
+def playing_agent(config: dict[str, Any], env_id: str | None = None, trust: str | Iterable[str] = ()) -> Agent:
+    """Build the agent of a run on its environment, or on another one with the same spaces; ValueError if they differ."""
     if env_id is None:
-        return build_again(config["agent"], trust=trust, **parts)
+        return build_again(config["agent"], trust=trust)
     env = make_env(env_id)
     for name, trained in (config.get("spaces") or {}).items():
-        there, here = _kind(realize_space(trained)), _kind(getattr(env, f"{name}_space"))
+        there, here = (space_text(space, bounds=False) for space in (realize_space(trained), getattr(env, f"{name}_space")))
         if there != here:
             raise ValueError(
                 f"env={env_id!r} does not fit these policies: its {name}s are {here}, but they were trained on "
                 f"{config['agent']['env']} with {there}"
             )
-    return build_again(config["agent"], trust=trust, **{**parts, "env": env})
-
-
-def _kind(space: spaces.Space) -> str:
-    """Describe a space in one line, without the bounds of boxes, which may differ."""
-    if isinstance(space, spaces.Dict):
-        return f"Dict({', '.join(f'{name}: {_kind(part)}' for name, part in space.items())})"
-    if isinstance(space, spaces.Tuple):
-        return f"Tuple({', '.join(map(_kind, space))})"
-    return f"Box{space.shape} of {space.dtype}" if isinstance(space, spaces.Box) else str(space)
+    return build_again(config["agent"], trust=trust, env=env)
 
 
 def finite_seeds(policies: Policy) -> np.ndarray:
@@ -162,7 +141,7 @@ def _play_fused(agent: Agent, policies: Policy, seeds: list[int], settings: Eval
 
     def play(seed: Array, policy: Policy, eval_seed: Array) -> Evaluation:
         key = episode_key(seed, eval_seed)
-        return training.evaluate(agent, policy, key, settings.episodes, explore=settings.explore, max_steps=settings.max_steps)
+        return evaluate_pure(agent, policy, key, settings.episodes, explore=settings.explore, max_steps=settings.max_steps)
 
     driver = FusedDriver(agent, seeds, seed_devices(len(seeds)).devices)
     return driver.call("play", play, (0, 0, None), np.asarray(seeds, np.uint32), policies, np.uint32(settings.eval_seed))

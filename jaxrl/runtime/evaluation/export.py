@@ -46,11 +46,7 @@ def export_row(
     batch_size: int | None = None,
     platforms: Sequence[str] = PLATFORMS,
 ) -> export.Exported:
-    """Export a policy as a compiled function of plain arrays, as described in ``LoadedPolicy.export``.
-
-    Args:
-      carry: the initial carry, [1, ...].
-    """
+    """Export a policy with this initial carry, [1, ...], as a compiled function of plain arrays; see ``LoadedPolicy.export``."""
     actions = zero_actions(action_space, 1)
     carries, structure = jax.tree.flatten(carry)
 

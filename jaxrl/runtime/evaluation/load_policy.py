@@ -60,22 +60,16 @@ def load_policy(
       TypeError: a keyword is not a part of the agent.
       CheckpointError: the saved policy is damaged.
     """
-    which = _there(run, which)
+    folder = absolute(run)
+    if which == "best" and latest_step(folder / BEST) is None and latest_step(folder / CHECKPOINTS) is not None:
+        warn(f"{os.fspath(run)!r} has no best/, because it was not evaluated: using the policy of its last checkpoint")
+        which = "last"
     saved = load_policies(run, which=which, seeds=None if seed is None else [seed], trust=trust, parts=parts)
     best = int(np.argmax(saved.returns))
     policy = jax.tree.map(lambda x: jnp.asarray(x)[best], saved.policies)
     about = "; ".join(filter(None, (chosen(run, which, saved.step), greedy_warning(run))))
     keywords: dict[str, Any] = {"explore": explore, "key": key, "about": about}
     return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step, **keywords)
-
-
-def _there(run: str | os.PathLike[str], which: str) -> str:
-    """Return ``which``, or warn and return "last" if "best" is requested of a run that was not evaluated."""
-    folder = absolute(run)
-    if which != "best" or latest_step(folder / BEST) is not None or latest_step(folder / CHECKPOINTS) is None:
-        return which
-    warn(f"{os.fspath(run)!r} has no best/, because it was not evaluated: using the policy of its last checkpoint")
-    return "last"
 
 
 class SavedPolicies(NamedTuple):

@@ -128,17 +128,9 @@ class LoadedPolicy:
           OSError: the file cannot be written.
         """
         explore = self.explore if explore is None else explore
-        row = partial(_row, self._algorithm.act, self.policy, explore=explore)
-        carry = self._algorithm.initial_carry(1)
-        function = export_row(
-            row,
-            carry,
-            self.observation_space,
-            self.action_space,
-            explore=explore,
-            batch_size=batch_size,
-            platforms=platforms,
-        )
+        row = partial(_act, self._algorithm.act, self.policy, number=None, explore=explore, impl=None)
+        carry, both = self._algorithm.initial_carry(1), (self.observation_space, self.action_space)
+        function = export_row(row, carry, *both, explore=explore, batch_size=batch_size, platforms=platforms)
         with replacing(absolute(path)) as file:
             file.write(function.serialize())
 
@@ -192,13 +184,6 @@ def _act(
     env_id = jnp.arange(inputs.is_first.shape[0], dtype=jnp.int32)
     carry, action, _ = act(policy, carry, inputs, env_id, key, explore=explore)
     return PolicyMemory(carry, action)
-
-
-def _row(
-    act: Callable[..., Any], policy: Policy, carry: PyTree, inputs: StepInput, draws: Array | None, *, explore: bool
-) -> PolicyMemory:
-    """Compute one row as ``_act`` does, with a key of JAX's default implementation."""
-    return _act(act, policy, carry, inputs, draws, None, explore=explore, impl=None)
 
 
 def _plain(key: Key) -> tuple[np.ndarray, Any]:

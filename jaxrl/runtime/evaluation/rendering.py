@@ -32,11 +32,7 @@ class Drawing(NamedTuple):
 
 
 def drawing(env: Env | HostEnv) -> Drawing:
-    """Choose how to draw ``env``: by its render function, else boards as coloured cells, and images unchanged.
-
-    Raises:
-      ValueError: the environment cannot be drawn.
-    """
+    """Choose how to draw ``env``: by its render function, else boards as coloured cells, and images unchanged."""
     space = env.observation_space
     if isinstance(env, HostEnv) and env.open_render is not None:
         return Drawing(lambda envs, obs, action: _enlarged(env.name, envs.render()[0]), env.render_fps)

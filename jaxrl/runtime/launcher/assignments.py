@@ -15,6 +15,7 @@ from jaxrl.runtime.distributed.cluster import COORDINATOR, HEARTBEAT, NUM_PROCES
 from jaxrl.runtime.distributed.messages import SECRET
 from jaxrl.runtime.system.devices import usable_cores
 from jaxrl.runtime.system.environment_variables import cpu_devices
+from jaxrl.runtime.system.gpus import count_gpus, gpus_excluded
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 
@@ -61,14 +62,11 @@ def lay_out(processes: int, each: int | None) -> RankLayout:
 
 def visible_gpus(dev: Path = Path("/dev")) -> Sequence[str]:
     """Return the NVIDIA GPUs that JAX would use, by their numbers or names in CUDA."""
-    asked = os.environ.get("JAX_PLATFORMS", "")
-    if asked and not {"cuda", "gpu"} & set(asked.split(",")):
-        return []
-    if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+    if gpus_excluded() or not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         return []
     if (visible := os.environ.get(GPUS)) is not None:
         return list(itertools.takewhile(lambda gpu: gpu not in ("", "-1"), map(str.strip, visible.split(","))))
-    return [str(number) for number in range(len(list(dev.glob("nvidia[0-9]*"))))]
+    return [str(number) for number in range(count_gpus(dev))]
 
 
 def places(processes: int, heartbeat: float) -> list[dict[str, str]]:

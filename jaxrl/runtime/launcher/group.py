@@ -22,7 +22,17 @@ FAREWELL = 30.0
 
 
 class RankGroup:
-    """Processes that start together and end together, at the latest with ``close``."""
+    """Processes that start together and end together, at the latest with ``close``.
+
+    Args:
+      command: command that each process runs.
+      variables: environment variables of each process.
+      heartbeat: seconds after which a stopped process is lost.
+      show: called with each line that the processes print, by a thread of each.
+
+    Raises:
+      OSError: the processes cannot be started.
+    """
 
     def __init__(
         self,
@@ -31,16 +41,6 @@ class RankGroup:
         heartbeat: float,
         show: Callable[[str], None],
     ) -> None:
-        """
-        Args:
-          command: command that each process runs.
-          variables: environment variables of each process.
-          heartbeat: seconds after which a stopped process is lost.
-          show: called with each line that the processes print.
-
-        Raises:
-          OSError: the processes cannot be started.
-        """
         self.heartbeat, self.ran = heartbeat, Ran()
         self.ranks: list[Rank] = []
         try:
@@ -55,12 +55,11 @@ class RankGroup:
         return [rank for rank in self.ranks if rank.is_running]
 
     def look(self) -> None:
-        """Wait briefly for an event, show output, and detect processes that have ended or are stopped."""
+        """Wait briefly for an event, and detect processes that have ended or are stopped."""
         running = self.running
-        heard: dict[Any, Callable[[], Any]] = {rank.child.connection: rank.hear for rank in running if not rank.is_ending}
-        heard |= {rank.output.end: rank.output.read for rank in running if rank.output.is_open}
+        heard: dict[Any, Rank] = {rank.child.connection: rank for rank in running if not rank.is_ending}
         for source in wait([*heard], SOON if any(rank.is_ending for rank in running) else LOOK):
-            heard[source]()
+            heard[source].hear()
         for rank in running:
             rank.look()
         if self.ran.is_due:

@@ -38,13 +38,9 @@ class Sink(Protocol):
 
 
 class BestEffort:
-    """Wrapper of an optional sink: if it cannot be written to, it warns once, and the run continues without it."""
+    """Wrapper of an optional sink: if its file or folder cannot be written to, it warns once, and the run continues."""
 
     def __init__(self, name: str, make: Callable[[], Sink]) -> None:
-        """
-        Args:
-          name: of its file or folder.
-        """
         self._name = name
         self._sink: Sink | None = None
         with best_effort(name):
@@ -103,14 +99,7 @@ def _json_line(record: Record) -> str:
 
 
 def read_records(folder: Path, last_iteration: int, num_seeds: int | None = None) -> list[Record]:
-    """Read the records up to an iteration. An incomplete last line is ignored.
-
-    Args:
-      num_seeds: of the run, if known.
-
-    Raises:
-      ValueError: a line is damaged, or belongs to another run.
-    """
+    """Read the records up to an iteration, without an incomplete last line; ValueError if one is damaged or of another run."""
     path, records = folder / RECORDS, []
     if not os.path.lexists(path):
         return []

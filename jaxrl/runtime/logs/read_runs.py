@@ -42,8 +42,7 @@ class Run(NamedTuple):
 def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the folder itself if it is a run folder, else all run folders below it, sorted by name and number.
 
-    Raises:
-      FileNotFoundError: there is no such folder, or no run in it.
+    If there are none, FileNotFoundError is raised.
     """
     top = at_home(folder)
     shown = os.fspath(folder)
@@ -70,11 +69,7 @@ def _natural(name: str) -> list[str | float]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the run in a folder; its history is empty if it has no records yet.
-
-    Raises:
-      ValueError, OSError: one of its files is damaged or missing.
-    """
+    """Read the run in a folder; its history is empty if it has no records yet."""
     config = read_config(folder)
     records = read_records(folder, sys.maxsize, len(config["run"]["seeds"]))
     return Run(folder, config, {key: np.asarray(values, np.float64) for key, values in as_arrays(records).items()})
@@ -83,11 +78,8 @@ def read_run(folder: Path) -> Run:
 def read_runs(folders: Sequence[str | os.PathLike[str]], note: Callable[[str], None] = lambda text: None) -> list[Run]:
     """Read the runs in these folders, each once.
 
-    A run without records, which has only just started, is skipped with a note, unless its folder itself is named.
-
-    Raises:
-      ValueError: a run whose folder is named has no records yet, or none of the runs has.
-      OSError: see ``find_runs``.
+    A run without records, which has only just started, is skipped with a note; ValueError is raised if its folder itself is
+    named, or if none of the runs has records.
     """
     runs: dict[Path, Run] = {}
     waiting = []
@@ -109,11 +101,7 @@ def read_runs(folders: Sequence[str | os.PathLike[str]], note: Callable[[str], N
 
 
 def choose_key(runs: Sequence[Run], key: str | None, note: Callable[[str], None] = lambda text: None) -> str:
-    """Choose the log key to draw: evaluation returns if every run has them, else returns of training episodes.
-
-    Raises:
-      ValueError: no run has the key, or a run has no values for it.
-    """
+    """Return the log key to draw, which all runs must have; by default evaluation returns if all have them, else training's."""
     if key is None:
         missing = [run.folder for run in runs if not run.has(EVALUATION_RETURN)]
         key = TRAINING_RETURN if missing else EVALUATION_RETURN

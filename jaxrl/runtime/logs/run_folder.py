@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import jax
 import numpy as np
 
+from jaxrl.builder.old_specs import converted
 from jaxrl.runtime.logs.provenance import commit, hardware, installed_versions
 from jaxrl.runtime.logs.schema import check_config
 from jaxrl.runtime.system.disk import (
@@ -45,18 +46,15 @@ class RunFolder:
         self.path = savable(out, "out")
         self._shown = os.fspath(out)
         self._created = [path for path in (self.path, *self.path.parents) if not os.path.lexists(path)]
-        try:
-            self._lock = self._claim()
-        except BaseException:
-            self._remove_empty()
-            raise
         self.config: dict[str, Any] | None = None
         """Configuration of the run in the folder; None in a new folder."""
-        try:
-            self.config = read_config(self.path) if (self.path / CONFIG).exists() else None
-        except BaseException:
-            self.close()
-            raise
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._remove_empty)
+            self._lock = self._claim()
+            undo.callback(self.close)
+            if (self.path / CONFIG).exists():
+                self.config = read_config(self.path)
+            undo.pop_all()
         self.id: str | None = os.urandom(6).hex() if self.config is None else self.config.get("id")
         """Unique id, stored in each checkpoint of the run; None for a run of an older version without ids."""
 
@@ -68,12 +66,9 @@ class RunFolder:
         return self.path
 
     def check_same(self, spec: Mapping[str, Any], request: Mapping[str, Any]) -> None:
-        """Check that the run in the folder has the same agent and arguments.
+        """Raise FileExistsError, with the first difference, if the run in the folder has another agent or other arguments.
 
         The ``total_steps`` that the agent was built for are not compared, since the run has its own.
-
-        Raises:
-          FileExistsError: they differ; the message names the first difference.
         """
         assert self.config is not None
         there, here = what_counts(self.config["agent"], plain(spec))
@@ -102,11 +97,7 @@ class RunFolder:
                 (self.path / CONFIG).unlink()
 
     def check_there(self) -> None:
-        """Check that the folder is still the one that was locked, so that parts of a deleted folder are not created again.
-
-        Raises:
-          FileNotFoundError: it was deleted, moved or replaced.
-        """
+        """Raise FileNotFoundError if the folder is no longer the one that was locked: parts of it must not be created again."""
         if not self.is_there:
             raise FileNotFoundError(
                 f"out={self._shown!r} was deleted, moved or replaced during the run: the run ends, and nothing more is written. "
@@ -218,6 +209,7 @@ def what_counts(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict
     skipped = {"total_steps", *(name for name, value in here.get("settings", {}).items() if value is None)}
 
     def kept(spec: Mapping[str, Any]) -> dict[str, Any]:
+        spec = converted(spec)
         return {**spec, "settings": {name: x for name, x in spec.get("settings", {}).items() if name not in skipped}}
 
     return kept(there), kept(here)

@@ -38,11 +38,7 @@ NEEDED_OF_RECORD = (*COUNTS, "seconds", "env_steps", "diverged")
 
 
 def check_config(config: Any) -> dict[str, Any]:
-    """Check and return the contents of ``config.json``.
-
-    Raises:
-      ValueError: the message names the wrong entry.
-    """
+    """Return the contents of ``config.json``, or raise ValueError, which names the wrong entry."""
     if not isinstance(config, dict):
         raise ValueError(f"it is {_shown(config)}, not a JSON object")
     for path, types in CONFIG_TYPES.items():
@@ -66,13 +62,10 @@ def check_config(config: Any) -> dict[str, Any]:
 
 
 def check_record(data: Any, shapes: dict[str, tuple[int, ...]]) -> Record:
-    """Check and return a line of ``records.jsonl``, with lists as arrays and null as NaN.
+    """Return a line of ``records.jsonl``, with lists as arrays and null as NaN, or raise ValueError, which names the wrong entry.
 
     Args:
       shapes: shape of each key in the lines before, which this line must match; new keys are added.
-
-    Raises:
-      ValueError: the message names the wrong entry.
     """
     if not isinstance(data, dict):
         raise ValueError(f"it is {_shown(data)}, not a JSON object")

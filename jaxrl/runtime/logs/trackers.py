@@ -54,10 +54,7 @@ class TensorBoard:
     def __init__(
         self, folder: Path, seeds: Sequence[int], records: Sequence[Record], settings: Sequence[Mapping[str, str]] = ()
     ) -> None:
-        """
-        Args:
-          settings: of each member, as text.
-        """
+        """``settings``: of each member, as text."""
         last = records[-1]["rows"] if records else None
         writers = [_event_writer(folder / TENSORBOARD / name, last) for name in ("mean", *member_names(seeds))]
         self._mean, *self._each = writers
@@ -172,11 +169,7 @@ class WeightsAndBiases:
 
 
 def import_wandb() -> Any:
-    """Import W&B.
-
-    Raises:
-      ImportError: it is not installed; the message says how to install it.
-    """
+    """Return the module of W&B, or raise ImportError, which says how to install it."""
     try:
         import wandb
     except ImportError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,10 +82,8 @@ def group_runs(runs: Sequence[Run], *, pool: bool = False) -> list[CurveGroup]:
     """Group seeds with the same algorithm, environment and settings, across runs.
 
     Runs that repeat each other's seeds are not combined, because their samples would not be independent. They differ in something
-    that is not a setting (a version, a machine), so each forms a separate group, named after its folder.
-
-    Args:
-      pool: also combine different environments.
+    that is not a setting (a version, a machine), so each forms a separate group, named after its folder. With ``pool``, different
+    environments are combined too.
     """
     groups: dict[tuple[tuple[str, str], ...], CurveGroup] = {}
     for run in runs:
@@ -104,18 +101,9 @@ def _without_repeated_seeds(group: CurveGroup) -> list[CurveGroup]:
     samples = [(member.env, member.run.seeds[column]) for member in group.members for column in member.columns]
     if len(set(samples)) == len(samples) or len(group.members) == 1:
         return [group]
-    names = _short_names([member.run.folder for member in group.members])
+    folders = [member.run.folder.absolute() for member in group.members]
+    names = [os.path.relpath(folder, os.path.commonpath(folders)) for folder in folders]
     return [CurveGroup({**group.facts, RUN: name}, [member]) for name, member in zip(names, group.members, strict=True)]
-
-
-def _short_names(folders: Sequence[Path]) -> list[str]:
-    """Return the parts of the paths that differ: without common parents, and without a last part common to all."""
-    paths = [str(folder.absolute()) for folder in folders]
-    common = os.path.commonpath(paths)
-    parts = [Path(os.path.relpath(path, common)).parts or (Path(path).name,) for path in paths]
-    while len({part[-1] for part in parts}) == 1 and min(map(len, parts)) > 1:
-        parts = [part[:-1] for part in parts]
-    return ["/".join(part) for part in parts]
 
 
 def facts_of(config: Mapping[str, Any], column: int) -> Facts:
@@ -178,11 +166,7 @@ def label_groups(groups: Sequence[CurveGroup]) -> list[str]:
 
 
 def rename(labels: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Replace the names of the curves, in the order of the legend.
-
-    Raises:
-      ValueError: the number of names differs from the number of curves, or names repeat; the message lists the curves.
-    """
+    """Return the names of the curves instead of their labels; they are in the order of the legend, and must all differ."""
     distinct = list(dict.fromkeys(labels))
     if len(names) != len(distinct) or len(set(names)) != len(names):
         shown = "; ".join(distinct)

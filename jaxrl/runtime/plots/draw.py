@@ -121,19 +121,15 @@ def summarise(curve: Curve, *, metric: str = "iqm", level: float = 0.95) -> Band
 def draw_curves(bands: Sequence[Band], path: Path, *, ylabel: str, caption: str, title: str = "") -> None:
     """Draw one panel per environment, a line with its band per curve (one seed: a line), and a legend for all.
 
-    Args:
-      path: with an extension from ``FORMATS``.
-      caption: description of lines and bands, in one line.
-
-    Raises:
-      OSError: the file cannot be written.
+    The file has an extension from ``FORMATS``; the caption describes lines and bands, in one line.
     """
     panels = list(dict.fromkeys(band.curve.panel for band in bands))
     labels = list(dict.fromkeys(band.curve.label for band in bands))
     columns = 2 if len(panels) == 4 else min(len(panels), MAX_COLUMNS)
     rows = -(-len(panels) // columns)
     width, height = (7.2, 4.4) if len(panels) == 1 else (3.6 * columns, 2.8 * rows + 0.6)
-    legend_columns = _legend_columns(labels, width)
+    longest = 0.075 * max(map(len, labels)) + 0.6  # inches of a label in the legend
+    legend_columns = max(1, min(len(labels), int(width / longest)))
     figure = new_figure(width, height + 0.2 * -(-len(labels) // legend_columns))
     styles: dict[str, tuple[str, Any]] = {
         label: (COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]) for i, label in enumerate(labels)
@@ -160,11 +156,6 @@ def draw_curves(bands: Sequence[Band], path: Path, *, ylabel: str, caption: str,
         set_title(figure, title)
     _legend(figure, styles if len(labels) > 1 else {}, legend_columns, caption)
     save(figure, path)
-
-
-def _legend_columns(labels: Sequence[str], width: float) -> int:
-    """Return the number of entries that fit side by side in ``width`` inches; a letter takes about 0.075."""
-    return max(1, min(len(labels), int(width / (0.075 * max(map(len, labels)) + 0.6))))
 
 
 def _legend(figure: Any, styles: Mapping[str, tuple[str, Any]], columns: int, caption: str) -> None:

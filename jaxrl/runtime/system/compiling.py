@@ -46,11 +46,7 @@ class Compiling(Generic[T]):
             self._future.set_exception(error)
 
     def result(self) -> T:
-        """Wait for the result, and return it or raise its exception.
-
-        Raises:
-          Abandoned: see ``waiting_unless``.
-        """
+        """Wait for the result, and return it or raise its exception, or ``Abandoned`` (see ``waiting_unless``)."""
         leave = _leave.get()
         while leave is not None and not self._future.done():
             if leave():

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,9 +19,6 @@ UNSAVABLE = "[]*?\\"
 lost."""
 
 URL_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-
-MAX_DEPTH = 100
-"""Limit of the nesting of data. No run writes half as deep, and Python can walk a few times this depth."""
 
 
 @contextlib.contextmanager
@@ -76,24 +73,16 @@ def new_file(path: Path) -> BinaryIO:
 
 def without_links(path: str, flags: int) -> int:
     """Open a file without following links and without waiting for the other end of a pipe. For use as an opener."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading.
-
-    Raises:
-      OSError: it is not a regular file. A device may never end, and a pipe waits for a writer.
-    """
-    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
+    """Open a file for reading; raise OSError unless it is regular: a device may never end, and a pipe waits for a writer."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115 - the caller closes it
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()
     raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_regular(path: Path) -> bytes:
@@ -103,11 +92,7 @@ def read_regular(path: Path) -> bytes:
 
 
 def at_home(path: str | os.PathLike[str]) -> Path:
-    """Expand ``~`` in a path.
-
-    Raises:
-      FileNotFoundError: the path names an unknown user.
-    """
+    """Expand ``~`` in a path; raise FileNotFoundError for an unknown user."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -123,29 +108,11 @@ def check_here() -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON of limited depth.
-
-    Raises:
-      ValueError: the text is not JSON, or nested too deep.
-    """
-    return walkable(lambda: json.loads(text))
-
-
-def walkable(parse: Callable[[], Any]) -> Any:
-    """Return the data that ``parse`` returns, after a check that recursive functions can walk them.
-
-    Raises:
-      ValueError: the data are nested too deep.
-    """
-    with contextlib.suppress(RecursionError):
-        if _depth(data := parse()) <= MAX_DEPTH:
-            return data
-    raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
-
-
-def _depth(data: Any) -> int:
-    children = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
-    return 1 + max(map(_depth, children), default=0)
+    """Parse JSON; raise ValueError if it is invalid or nested too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:

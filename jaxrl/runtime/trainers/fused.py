@@ -23,7 +23,7 @@ from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.system.compiling import Compiling, compiled
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.runtime.trainers.non_finite import Suspects, of_next_rollout
-from jaxrl.training import evaluate, evaluation_key, freezing, run_iterations
+from jaxrl.training import evaluate_pure, evaluation_key, freezing, run_iterations
 from jaxrl.types import Agent, AgentState, Array, Metrics, Policy, PyTree
 from jaxrl.xla.private_jax import known_options
 from jaxrl.xla.seed_axis import alone, per_seed
@@ -131,7 +131,7 @@ class FusedDriver:
             check_replicas(states.learner, current().gather)
 
         def play(seed: Array, state: AgentState, iteration: Array) -> tuple[Array, Array]:
-            result = evaluate(self.agent, state, evaluation_key(seed, iteration), num_episodes, explore=explore)
+            result = evaluate_pure(self.agent, state, evaluation_key(seed, iteration), num_episodes, explore=explore)
             return result.episodic_return, result.episodic_length
 
         return self.call(("evaluate", num_episodes, explore), play, (0, 0, None), self._seeds, states, np.int32(iteration))

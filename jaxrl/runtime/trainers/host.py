@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.agent import check_key
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.metrics import merge
@@ -22,13 +21,12 @@ from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.checkpoint.convert_states import mark_discontinuity
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.samplers.diagnostics import RESTARTS, Stopwatch, WorkerState, policy_lag, timed
-from jaxrl.runtime.samplers.sampler import HostSampler, Sampler, SamplerFn, host_env, stack
-from jaxrl.runtime.samplers.stepper import Stepper
+from jaxrl.runtime.samplers.sampler import HostSampler, Sampler, SamplerFn, stack
 from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.runtime.system.memory import check_replay_fits
+from jaxrl.runtime.trainers.host_evaluation import evaluate_host
 from jaxrl.runtime.trainers.non_finite import Suspects, of_replay
-from jaxrl.runtime.trainers.program_cache import SameAgent, acting_program
-from jaxrl.training import EVALUATION_LIMIT, Evaluation, check_episodes, evaluation_key, freezing, policy_of
+from jaxrl.training import Evaluation, evaluation_key, freezing
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Max, Metrics, Policy, Rollout
 from jaxrl.xla.in_place import join_rows, split_rows
 from jaxrl.xla.seed_axis import over_seeds, per_seed
@@ -282,40 +280,3 @@ class HostDriver:
         if self.learner is not None:
             self.learner.close()
         self.learner = None
-
-
-def evaluate_host(
-    agent: Agent,
-    policy: Policy | AgentState,
-    key: Key,
-    num_episodes: int = 128,
-    *,
-    explore: bool = False,
-    max_steps: int | None = None,
-    on_row: Callable[[int], None] | None = None,
-) -> Evaluation:
-    """Play one whole episode in each of ``num_episodes`` newly opened environments; see ``training.evaluate``.
-
-    Args:
-      on_row: progress callback, called after each row with the number of finished episodes.
-    """
-    num_episodes, max_steps = check_episodes(num_episodes, max_steps)
-    env, algorithm = host_env(agent), agent.algorithm
-    check_key(key, vmapped="agent.init")
-    policy = policy_of(agent, policy)
-    act = acting_program(SameAgent(agent), explore)
-    env_id = jnp.arange(num_episodes, dtype=jnp.int32)
-    reset_key, key = jax.random.split(key)
-    seed = int(jax.random.randint(reset_key, (), 0, 2**31 - 1))
-    with contextlib.closing(Stepper(env, num_episodes, seed, evaluation=True)) as envs:
-        envs.reset()
-        carry = algorithm.initial_carry(num_episodes)
-        result = Evaluation(*envs.episode, envs.done)  # type: ignore[arg-type]
-        for t in range(max_steps or env.max_episode_steps or EVALUATION_LIMIT):
-            carry, action, _ = act(policy, carry, envs.input, env_id, jax.random.fold_in(key, t))
-            result = result.after(envs.step(np.asarray(action)))
-            if on_row:
-                on_row(int(result.finished.sum()))
-            if result.finished.all():
-                break
-    return result

@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 
-from jaxrl import training
 from jaxrl.runtime.system.compiling import CompiledCall
-from jaxrl.training import Evaluation
+from jaxrl.training import Evaluation, evaluate_pure
 from jaxrl.types import Agent, Key, PyTree
 
 KEPT = 8
@@ -34,12 +33,12 @@ class SameAgent:
 
 @lru_cache(KEPT)
 def evaluation_program(same: SameAgent, num_episodes: int, explore: bool, max_steps: int | None) -> Callable[..., Evaluation]:
-    """Return ``training.evaluate`` as a jitted function of (policy or state, key, env_params)."""
+    """Return ``evaluate_pure`` as a jitted function of (policy or state, key, env_params)."""
 
     @jax.jit
     def evaluate(policy: Any, key: Key, env_params: PyTree) -> Evaluation:
         options: dict[str, Any] = {"explore": explore, "env_params": env_params, "max_steps": max_steps}
-        return training.evaluate(same.agent, policy, key, num_episodes, **options)
+        return evaluate_pure(same.agent, policy, key, num_episodes, **options)
 
     return evaluate
 

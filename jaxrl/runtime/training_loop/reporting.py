@@ -1,14 +1,22 @@
-"""Messages of a run: diverged seeds, elapsed time, and the gap between greedy evaluations and training."""
+"""Messages of a run: its title, notes at its beginning, diverged seeds, elapsed time, and the gap between greedy evaluations and
+training."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from jaxrl.runtime.console.progress import duration, number
+from jaxrl.builder.spec import algorithm_name, unimportable_parts
+from jaxrl.optimize.schedules import ScheduleWarning, doubtful
+from jaxrl.runtime.console.progress import Progress, duration, number
+from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs.greedy_gap import greedy_gap
+from jaxrl.runtime.system.warn import warn
+from jaxrl.runtime.trainers.device_layout import learns_alike
 from jaxrl.runtime.trainers.non_finite import Suspects
+from jaxrl.types import Agent
 
 
 def names(seeds: Sequence[int], chosen: np.ndarray) -> str:
@@ -59,3 +67,51 @@ def gap_in_words(history: Mapping[str, np.ndarray], eval_explore: bool) -> str |
         "greedy ones: 'jaxrl eval RUN --which last --explore' acts as in training, and with --eval-explore (eval_explore=True) "
         "evaluations during a run do"
     )
+
+
+def title_of(agent: Agent, num_seeds: int, num_devices: int) -> str:
+    """Return the title of the panel and the learning curve."""
+    title = f"{algorithm_name(agent.spec)} · {agent.env.name} · {num_seeds} seed{'s' * (num_seeds > 1)}"
+    title += f" on {num_devices} devices" * (num_devices > 1)
+    return title if current().is_alone else f"{title} in {current().num_processes} processes"
+
+
+def first_notes(
+    agent: Agent, asked: int, total_steps: int, devices_per_seed: int, advice: str | None, out: str | os.PathLike[str] | None
+) -> Iterator[str]:
+    """Yield the notes that the user should read before the run begins."""
+    if total_steps != asked:
+        rows = f"{agent.num_envs} × {agent.rollout_length}"
+        yield f"total_steps={asked} rounded up to {total_steps}: whole iterations of {rows} rows"
+    if devices_per_seed > 1:
+        share = agent.num_envs // devices_per_seed
+        sharing = f"{devices_per_seed} devices share a seed's environments, {share} each"
+        if agent.algorithm.learn:
+            yield f"{sharing}, and draw a share of each batch from them: results differ from those of one device"
+        elif learns_alike(agent) and devices_per_seed.bit_count() == 1:
+            yield f"{sharing}, and learn the same as one device, up to rounding"
+        else:
+            yield sharing
+    if advice:
+        yield advice
+    if out is not None:
+        for name, part in unimportable_parts(agent.spec).items():
+            yield (
+                f"no other process can import {name}={part}: to resume or load this run there, pass it again, as in "
+                f"jaxrl.load_policy({os.fspath(out)!r}, {name}=…), or define it at the top level of a separate module"
+            )
+
+
+def warn_of_schedules(agent: Agent, iterations: int) -> None:
+    """Warn about schedules that look like values where factors are expected."""
+    if current().is_first:
+        for doubt in doubtful(agent.schedules, agent.hyperparams, iterations):
+            warn(doubt, ScheduleWarning)
+
+
+def tell(text: str, progress: Progress, quiet: bool) -> None:
+    """Report an event of the workers: the first process has a display, the others write to stderr."""
+    if current().is_first:
+        progress.note(text)
+    elif not quiet:
+        warn(text)

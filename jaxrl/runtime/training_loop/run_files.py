@@ -6,13 +6,12 @@ import contextlib
 import csv
 import io
 import itertools
-import math
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -40,40 +39,13 @@ from jaxrl.runtime.logs.run_folder import (
     set_aside,
     what_counts,
 )
-from jaxrl.runtime.logs.trackers import TensorBoard, WeightsAndBiases, import_wandb
+from jaxrl.runtime.logs.trackers import TensorBoard, WeightsAndBiases
 from jaxrl.runtime.plots.curves import facts_of
 from jaxrl.runtime.system.disk import read_regular
 from jaxrl.runtime.system.warn import warn
-from jaxrl.runtime.training_loop.plan import with_length_of
-from jaxrl.settings.validation import check_count
+from jaxrl.runtime.training_loop.plan import TrainingPlan, with_length_of
 from jaxrl.spaces.trees import describe_space
 from jaxrl.types import Agent, PyTree
-
-
-class RunOutput(NamedTuple):
-    """Settings that do not change a run's results, so a run can be resumed with other values."""
-
-    checkpoint_every: float = 60.0
-    keep_checkpoints: int = 3
-    tensorboard: bool = True
-    wandb: str | None = None
-    devices_per_seed: int | None = None
-
-
-def check_output(output: RunOutput) -> RunOutput:
-    """Check the settings of the output.
-
-    Raises:
-      TypeError, ValueError: a value is not allowed.
-      ImportError: ``wandb`` is not installed.
-    """
-    every = output.checkpoint_every
-    if isinstance(every, bool) or not isinstance(every, int | float) or not 0 <= every < math.inf:
-        raise ValueError(f"checkpoint_every={every!r} must be a number of seconds >= 0; 0 saves only at the end")
-    output = output._replace(keep_checkpoints=check_count("keep_checkpoints", output.keep_checkpoints))
-    if output.wandb is not None:
-        import_wandb()
-    return output
 
 
 @dataclass(eq=False)
@@ -86,8 +58,7 @@ class RunFiles:
 
     folder: RunFolder
     agent: Agent
-    request: Mapping[str, Any]
-    output: RunOutput
+    plan: TrainingPlan
     devices: Sequence[jax.Device]
     note: Callable[[str], None]
     devices_per_seed: int = 1
@@ -98,13 +69,15 @@ class RunFiles:
         self._records: list[Record] = []
         self._origin = (self.folder.config or {}).get("init_from")
         self._is_announced = False
+        self._request = self.plan.request()
+        checkpoints = self.plan.config.checkpoints
         self.saver = Saver(
             self.folder,
             spec=self.agent.spec,
-            request=self.request,
-            every=self.output.checkpoint_every,
-            keep=self.output.keep_checkpoints,
-            leave_out=() if self.request["save_replay"] else self.agent.algorithm.buffers,
+            request=self._request,
+            every=checkpoints.checkpoint_every,
+            keep=checkpoints.keep_checkpoints,
+            leave_out=() if checkpoints.save_replay else self.agent.algorithm.buffers,
             note=self.note,
         )
 
@@ -157,7 +130,7 @@ class RunFiles:
             raise CheckpointError(f"{folder / str(found.step)} is not a checkpoint of a run: its step exceeds 32 bits")
         self._check_saved(found)
         records = read_records(self.folder.path, found.step)
-        if problem := why_incomplete(records, found.step, self.request):
+        if problem := why_incomplete(records, found.step, self.plan):
             raise ValueError(
                 f"{self.folder.shown / RECORDS} {problem}. Put the whole file back from a copy, or move it away: the run then "
                 f"resumes with records that begin at its checkpoint, and keeps the contents of {PROGRESS} and {BEST}/"
@@ -175,7 +148,7 @@ class RunFiles:
         """Check that the checkpoint was saved with the current settings, which may have been edited in ``config.json`` since."""
         saved, here = what_counts(found.spec or {}, plain(self.agent.spec))
         there = found.request or {}  # older versions saved fewer settings, or none
-        requested = plain(with_length_of(self.request, there)) if there else {}
+        requested = with_length_of(self._request, there) if there else {}
         requested = {key: requested.get(key) for key in there}
         if difference := first_difference({"agent": saved, "run": there}, {"agent": here, "run": requested}):
             raise ValueError(
@@ -251,17 +224,18 @@ class RunFiles:
             ) from error
 
     def _open_sinks(self) -> list[Sink]:
-        folder, seeds, records = self.folder.path, self.request["seeds"], self._records
+        config, folder, records = self.plan.config, self.folder.path, self._records
+        seeds, logging = config.members.seeds, config.logging
         if not self._is_announced:
             self._write_config()
         if self.saver.saved is not None:
             keep_earlier_rows(folder / PROGRESS, records)
         sinks: list[Sink] = [JsonLines(folder, records), BestEffort(PROGRESS, lambda: Csv(folder, seeds, records))]
-        if self.output.tensorboard:
+        if logging.tensorboard:
             settings = [settings_of(self.folder.config or {}, column) for column in range(len(seeds))]
             sinks.append(BestEffort(TENSORBOARD, lambda: TensorBoard(folder, seeds, records, settings)))
-        if self.output.wandb is not None:
-            sinks.append(WeightsAndBiases(folder, self.output.wandb, self.folder.config or {}, seeds))
+        if logging.wandb is not None:
+            sinks.append(WeightsAndBiases(folder, logging.wandb, self.folder.config or {}, seeds))
         return sinks
 
     def _write_config(self) -> None:
@@ -270,8 +244,8 @@ class RunFiles:
             self.devices_per_seed,
             agent=self.agent.spec,
             spaces=_describe_spaces(self.agent),
-            run=self.request,
-            output=self.output._asdict(),
+            run=self._request,
+            output=self.plan.config.as_plain(compared=False),
             **({"init_from": self._origin} if self._origin else {}),
         )
 
@@ -282,12 +256,12 @@ def settings_of(config: Mapping[str, Any], column: int) -> dict[str, str]:
     return facts | {"total_steps": str(config["run"]["total_steps"])}
 
 
-def why_incomplete(records: Sequence[Record], step: int, request: Mapping[str, Any]) -> str | None:
+def why_incomplete(records: Sequence[Record], step: int, plan: TrainingPlan) -> str | None:
     """Return why the records up to a checkpoint are incomplete or another run's; None if they are complete, or there are none.
 
     Records may begin late: a user may have moved earlier ones away.
     """
-    rows, chunk, shape = request["rows_per_iteration"], request["chunk_iterations"], (len(request["seeds"]),)
+    rows, chunk, shape = plan.rows_per_iteration, plan.chunk_iterations, (len(plan.config.members.seeds),)
     iterations = [record["iteration"] for record in records]
     for before, after in itertools.pairwise(iterations):
         if not before < after <= before + chunk:

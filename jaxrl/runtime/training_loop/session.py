@@ -144,7 +144,7 @@ class Session:
 
     def train(self, states: PyTree) -> PyTree:
         """Train until the plan ends, or until there is a reason to stop earlier."""
-        if not self.asked_to_stop() and self.plan.eval_every and not (self.trained or self.history):
+        if not self.asked_to_stop() and self.plan.evaluation.eval_every and not (self.trained or self.history):
             record = self.record(states, np.nan)  # learning curves begin before training
             self.keep(states, record)
             self.progress.update(record, np.nan, self.compile_seconds)
@@ -176,11 +176,12 @@ class Session:
         if self.failure is not None:
             who = "an environment" if isinstance(self.failure, EnvironmentFailed) else "workers"
             return f"stopped, since {who} failed,"
-        if self.plan.on_nan == "stop" and self.diverged.any():
+        if self.plan.config.on_nan == "stop" and self.diverged.any():
             return "stopped, since a seed diverged,"
         last = self.history[-1] if self.trained and self.history else {}
-        if self.plan.stop_at is not None and mean_over_seeds(last.get(EVALUATION_RETURN, np.nan)) >= self.plan.stop_at:
-            return f"stopped, since the evaluation return reached {self.plan.stop_at:g},"
+        stop_at = self.plan.evaluation.stop_at
+        if stop_at is not None and mean_over_seeds(last.get(EVALUATION_RETURN, np.nan)) >= stop_at:
+            return f"stopped, since the evaluation return reached {stop_at:g},"
         return None
 
     @property
@@ -208,7 +209,7 @@ class Session:
             **self.evaluated(states),
         }
         record["seconds"] = time.perf_counter() - self.start
-        if self.plan.eval_every:
+        if self.plan.evaluation.eval_every:
             record[EVALUATION_TIME] = self.evaluation_seconds / record["seconds"]
         return record
 
@@ -280,7 +281,7 @@ class Session:
         if not (episodes := plan.episodes(self.trained, self.history)):
             return {key: np.full(len(self.seeds), np.nan) for key in (*keys, EVALUATION_LONGEST)} | {EVALUATION_EPISODES: 0}
         begin, compiled = time.perf_counter(), self.compile_seconds
-        played = self.fetch(self.driver.evaluate(states, self.iteration, episodes, explore=plan.eval_explore))
+        played = self.fetch(self.driver.evaluate(states, self.iteration, episodes, explore=plan.evaluation.eval_explore))
         self.evaluation_seconds += time.perf_counter() - begin - (self.compile_seconds - compiled)
         took = {EVALUATION_LONGEST: np.asarray(played[1], np.float64).max(1), EVALUATION_EPISODES: episodes}
         with np.errstate(invalid="ignore", over="ignore"):  # `blanked` reports means that are not finite

@@ -18,6 +18,7 @@ from jaxrl.algorithms.common.critic_ensemble import (
     MOST_PACKED,
     ActorCriticPair,
     CriticBatch,
+    Ensemble,
     action_values,
     batch_of,
     draw_updates,
@@ -27,6 +28,7 @@ from jaxrl.algorithms.common.critic_ensemble import (
 )
 from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.replay.options import Prioritized
 from jaxrl.replay.prioritised import prioritised_replay
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, small, to_numpy
@@ -37,7 +39,7 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 @cache
 def drawn() -> Any:
     """Draw 100 updates of five critics, in 50 groups of two, on an environment whose Box is [0, 4]."""
-    settings = {"num_critics": 5, "num_target_critics": 2, "policy_delay": 2, "replay_ratio": 400}
+    settings = {"critics": Ensemble(size=5, subset=2), "policy_delay": 2, "replay_ratio": 400}
     agent = small("sac", probes.target_action(), **settings)
     setup = agent.algorithm.learn.args[0]  # type: ignore[union-attr]
     learner = jit(agent.init)(jax.random.key(0)).learner
@@ -107,7 +109,7 @@ def test_an_ensemble_is_its_critics_one_by_one() -> None:
 
 @pytest.mark.slow
 def test_each_critic_drops_units_of_its_own() -> None:
-    agent = small("sac", probes.target_action(), critic={"hidden_sizes": (32,)}, critic_dropout=0.5, num_critics=4)
+    agent = small("sac", probes.target_action(), critic={"hidden_sizes": (32,), "dropout": 0.5}, critics=Ensemble(size=4))
     setup = agent.algorithm.learn.args[0]  # type: ignore[union-attr]
 
     def values(key: Any) -> Any:
@@ -144,7 +146,7 @@ def test_updates_draw_one_after_the_other_by_the_priorities_of_those_before() ->
         for number in range(4):
             key = jax.random.fold_in(jax.random.fold_in(learner.key, learner.version), number)
             drawn = setup.replay.draw(replay, key, 32)
-            batch = batch_of(setup, replay, drawn, 0.9)
+            batch = batch_of(setup, learner, replay, drawn, 0.9)
             totals.append(total)
             total += (jnp.abs(batch.action[:, 0]) * batch.weight).sum()
             replay = setup.replay.update(replay, drawn, jnp.abs(batch.action[:, 0]))
@@ -155,7 +157,7 @@ def test_updates_draw_one_after_the_other_by_the_priorities_of_those_before() ->
         carry, totals, updates = (jnp.float32(0), learner.replay), [], draw_updates(setup, learner, 0.9)
         for group in range(2):
             of_group = jax.tree.map(lambda x, group=group: x[group], updates)
-            carry, metrics, last = learn_critics(setup, 0.9, one, carry, of_group)
+            carry, metrics, last = learn_critics(setup, learner, 0.9, one, carry, of_group)
             totals.append(metrics["total"])
         return carry, jnp.concatenate(totals), last.batch
 
@@ -175,22 +177,24 @@ def target_of(name: str, setup: Any, learner: Any, now: CriticBatch) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
 def test_a_prioritised_replay_is_learnt_from_and_told_the_errors(name: str) -> None:
-    """In one update: the loss is weighted, and the new priorities of the drawn rows are their mean |Q(s, a) − y|."""
-    agent = small(name, probes.target_action(), replay=PRIORITISED, policy_delay=1, replay_ratio=4, num_critics=2)
+    """In one update: the loss is weighted, and the new priorities of the drawn rows are their mean |Q(s, a) − y|. The weights are
+    those of the replay, for an exponent of 1, raised to the option's exponent."""
+    settings = {"replay": Prioritized(exponent=0.5, importance_exponent=0.7), "critics": Ensemble(size=2)}
+    agent = small(name, probes.target_action(), **settings, policy_delay=1, replay_ratio=4)
     setup = setup_of(agent)
 
     @jit
     def by_hand(learner: Any) -> Any:
         now = jax.tree.map(lambda x: x[0, 0], draw_updates(setup, learner, setup.current(learner).gamma))
         drawn = setup.replay.draw(learner.replay, now.draw_key, 32)
-        now = now._replace(batch=batch_of(setup, learner.replay, drawn, setup.current(learner).gamma))
+        now = now._replace(batch=batch_of(setup, learner, learner.replay, drawn, setup.current(learner).gamma))
         values = action_values(setup, learner.params.critic, now.batch.inputs, now.batch.action)
         return drawn, jnp.abs(values - target_of(name, setup, learner, now))
 
     learn = jit(agent.algorithm.learn)
     learner, _ = learn(jit(agent.init)(jax.random.key(0)).learner)
     (drawn, errors), (after, metrics) = to_numpy(by_hand(learner)), learn(learner)
-    weight, valid = drawn.weight, drawn.valid
+    weight, valid = drawn.weight**0.7, drawn.valid
     assert valid.all() and weight.min() < 0.9
     assert float(metrics["losses/td_loss"].sum) == pytest.approx(0.5 * (weight * errors**2).mean(1).sum(), rel=1e-4)
     assert PRIORITIES not in metrics

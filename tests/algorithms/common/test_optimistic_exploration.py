@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from jaxrl import make_sac
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair
-from jaxrl.algorithms.common.optimistic_exploration import OptimisticExploration, optimistic, shifted, upper_bound
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, Ensemble
+from jaxrl.algorithms.common.optimistic_exploration import Optimistic, OptimisticExploration, optimistic, shifted, upper_bound
+from jaxrl.algorithms.common.quantile_critics import Quantiles
 from jaxrl.algorithms.sac import SACConfig
 from jaxrl.distributions import TanhNormal
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -97,7 +98,7 @@ def test_linear_critics_give_it_in_closed_form() -> None:
 def acted() -> Any:
     """Act with a small agent on inputs of 500 environments: exploring with a limit of 0 and of KL, greedy, and before the first
     update."""
-    agent = small("sac", probes.target_action(), optimistic=True)
+    agent = small("sac", probes.target_action(), exploration="optimistic")
     own, environments = agent.algorithm, 500
     inputs = first_input(jnp.linspace(-1, 1, environments)[:, None], agent.env.action_space, environments)
 
@@ -144,7 +145,8 @@ def test_of_quantiles_the_means_count() -> None:
     """Means 1 + c·Σa of two critics are equal at action 0, so the bound rises with the mean of c."""
     spread = np.array([-1, 3], np.float32)
     critic = model(lambda p, obs: (p * obs[1].sum(-1))[:, None] + spread)
-    own = replace(actor_critic_setup(SACConfig(num_quantiles=2, dropped_quantiles=1, optimistic=True), "squashed"), critic=critic)
+    config = SACConfig(critics=Quantiles(num_quantiles=2, dropped=1), exploration=Optimistic())
+    own = replace(actor_critic_setup(config, "squashed"), critic=critic)
     output = TanhNormal(jnp.zeros((1, 2)), jnp.log(jnp.full((1, 2), 0.5)))
     inputs = first_input(jnp.zeros((1, 3)), own.action_space, 1)
     for slopes, sign in (([-1.0, 3.0], 1), ([-3.0, 1.0], -1)):
@@ -155,21 +157,11 @@ def test_of_quantiles_the_means_count() -> None:
         np.testing.assert_allclose(moved.mean[0], np.full(2, sign * 0.5 * np.sqrt(2 * KL / 2)), rtol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"optimistic": True, "num_critics": 1}, "num_critics=1 is too few for optimistic=True, .*: use 2 or more"),
-        ({"optimism_beta": 1.0}, "optimism_beta=1 has no effect without optimistic=True"),
-        ({"optimism_kl": 1.0}, "optimism_kl=1 has no effect without optimistic=True"),
-        ({"optimistic": True, "optimism_kl": -1.0}, "optimism_kl=-1 is not allowed"),
-    ],
-)
-def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        small("sac", probes.target_action(), **settings)
+def test_one_critic_cannot_disagree() -> None:
+    with pytest.raises(ValueError, match=r"critics of size=1 are too few for exploration=Optimistic\(\), .*: use 2 or more"):
+        small("sac", probes.target_action(), exploration=Optimistic(), critics=Ensemble(size=1))
 
 
 def test_discrete_actions_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"optimistic=True has no effect on Discrete\(2\): it is for Box actions"):
-        make_sac(probes.truncation(), optimistic=True)
+    with pytest.raises(ValueError, match=r"exploration='optimistic' is for Box actions, and the environment has Discrete\(2\)"):
+        make_sac(probes.truncation(), exploration=Optimistic())

@@ -1,4 +1,4 @@
-"""Value heads: losses and bootstrapping against NumPy, agents with each switch, conflicting settings."""
+"""Value heads: losses and bootstrapping against NumPy, agents with each option, models of other shapes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.algorithms.common.q_heads import projected
+from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Munchausen, Scalar, projected
 from jaxrl.algorithms.dqn import RAINBOW, DQNConfig, dqn_loss
 from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.exploration.options import Noisy, Spread
 from jaxrl.metrics import to_floats
 from jaxrl.models import QuantileOutput, q_network
 from jaxrl.replay.transitions import Transitions
 from jaxrl.rollout.autoreset import first_input
+from jaxrl.settings.options import as_data, option_fields
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Model
 from tests.helpers import probes
@@ -31,8 +33,7 @@ K = 5
 """Number of atoms or quantiles."""
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
-SIZES = {"c51": {"num_atoms": K, "v_min": -2.0, "v_max": 2.5}, "qr": {"num_quantiles": K, "huber_threshold": 0.3}}
-SIZES["iqn"] = {"num_quantiles": K}
+HEADS = {"scalar": Scalar(), "c51": C51(K, v_min=-2.0, v_max=2.5), "qr": QR(K, huber_threshold=0.3), "iqn": IQN(K)}
 FRACTIONS = np.random.default_rng(9).uniform(size=(N, K)).astype(np.float32)
 
 
@@ -102,24 +103,24 @@ def by_hand(head: str, config: DQNConfig, params: dict[str, Any], w: Any, target
     after = np.asarray(batch.next_inputs.obs)
     mine, theirs, chooser = (
         outputs(head, p, x)
-        for p, x in ((params["w"], batch.inputs.obs), (target, after), (w if config.double else target, after))
+        for p, x in ((params["w"], batch.inputs.obs), (target, after), (w if config.bootstrap == Double() else target, after))
     )
     per_action_return = softmax(theirs) if head == "c51" else theirs
-    tau, total = config.munchausen_temperature, 0.0
+    soft, total = config.bootstrap if isinstance(config.bootstrap, Munchausen) else None, 0.0
     for i in np.flatnonzero(batch.valid):
         reward, discount = float(batch.reward[i]), float(batch.discount[i])
-        if config.munchausen:
+        if soft:
+            tau = soft.temperature
             policy = softmax(q_values(head, theirs)[i] / tau)
             beyond = np.tensordot(policy, per_action_return[i], 1)
             now = softmax(q_values(head, outputs(head, target, batch.inputs.obs))[i] / tau)
-            reward += config.munchausen * max(tau * np.log(now[batch.action[i]]), -config.munchausen_clip)
+            reward += soft.weight * max(tau * np.log(now[batch.action[i]]), -soft.clip)
             reward += discount * tau * -(policy * np.log(policy)).sum()
         else:
             beyond = per_action_return[i, np.argmax(q_values(head, chooser)[i])]
         fractions = FRACTIONS[i] if head == "iqn" else (np.arange(K) + 0.5) / K
-        total += float(batch.weight[i]) * row_loss(
-            head, mine[i, batch.action[i]], beyond, reward, discount, fractions, config.huber_threshold
-        )
+        threshold = getattr(config.head, "huber_threshold", 1.0)
+        total += float(batch.weight[i]) * row_loss(head, mine[i, batch.action[i]], beyond, reward, discount, fractions, threshold)
     return total / batch.valid.sum()
 
 
@@ -128,22 +129,15 @@ def loss_and_gradient(head: str, config: DQNConfig) -> Any:
     return jit(jax.value_and_grad(partial(dqn_loss, linear_model(head), config, axis_name=None), has_aux=True))
 
 
-def config_of(head: str, **settings: Any) -> DQNConfig:
-    return DQNConfig(head=head, **SIZES.get(head, {}), **settings)  # type: ignore[arg-type]
-
-
-SOFT = {"munchausen": 0.8, "munchausen_temperature": 0.5, "munchausen_clip": 0.7}
-
-
-LOOKS: dict[str, dict[str, Any]] = {"greedy": {"double": False}, "double": {}, "soft": SOFT}
-CASES = [("scalar", "soft"), *((head, look) for head in SIZES for look in LOOKS)]
+SOFT = Munchausen(weight=0.8, temperature=0.5, clip=0.7)
+LOOKS = {"greedy": Greedy(), "double": Double(), "soft": SOFT}
+CASES = [("scalar", "soft"), *((head, look) for head in HEADS if head != "scalar" for look in LOOKS)]
 """Cases of heads and bootstrapping. The other cases of the scalar head are in tests/algorithms/test_dqn_loss.py."""
 
 
 @pytest.mark.parametrize(("head", "look"), CASES)
 def test_loss_and_gradient_are_the_papers(head: str, look: str) -> None:
-    settings = LOOKS[look]
-    config = config_of(head, **settings)
+    config = DQNConfig(head=HEADS[head], bootstrap=LOOKS[look])
     w, target, batch = case(head)
     (loss, metrics), gradient = loss_and_gradient(head, config)(w, target, batch=batch)
     expected = lambda p: by_hand(head, config, p, w, target, batch)  # noqa: E731
@@ -153,13 +147,13 @@ def test_loss_and_gradient_are_the_papers(head: str, look: str) -> None:
     assert float(metrics["losses/q_values"]) == pytest.approx(q[batch.valid].mean(), rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("head", ["scalar", "c51", "qr", "iqn"])
+@pytest.mark.parametrize("head", HEADS)
 def test_what_is_not_finite_after_an_end_counts_for_nothing(head: str) -> None:
     w, target, batch = case(head)
     broken = np.where(batch.discount[:, None] == 0, np.nan, batch.next_inputs.obs).astype(np.float32)
     assert np.isnan(broken).any()
-    for settings in ({}, SOFT):
-        run = partial(loss_and_gradient(head, config_of(head, **settings)), w, target)
+    for look in (Double(), SOFT):
+        run = partial(loss_and_gradient(head, DQNConfig(head=HEADS[head], bootstrap=look)), w, target)
         assert_bit_equal(run(batch=batch), run(batch=batch._replace(next_inputs=batch.next_inputs._replace(obs=broken))))
 
 
@@ -174,17 +168,17 @@ def test_a_projection_shares_out_what_is_between_atoms() -> None:
     np.testing.assert_allclose(mine.sum(-1), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("head", ["scalar", "c51", "qr", "iqn"])
+@pytest.mark.parametrize("head", HEADS)
 def test_how_much_there_was_to_learn(head: str) -> None:
     """The error is |δ|; for C51 a divergence, which is 0 at the optimum; for quantiles the mean over all pairs."""
-    config, (w, _, batch) = config_of(head), case(head)
+    loss, (w, _, batch) = HEADS[head].functions.loss, case(head)
     mine = linear_model(head).apply(w, (), batch.inputs)[1]
     said = outputs(head, w, batch.inputs.obs)[np.arange(N), batch.action]
     now = batch._replace(reward=np.zeros(N, np.float32), discount=np.ones(N, np.float32))
     rng = np.random.default_rng(1)
     same, other = (softmax(said), softmax(rng.normal(size=said.shape))) if head == "c51" else (said, rng.normal(size=said.shape))
-    _, nothing = config.value_head.loss(mine, now, jnp.asarray(same, jnp.float32))
-    _, errors = config.value_head.loss(mine, now, jnp.asarray(other, jnp.float32))
+    _, nothing = loss(mine, now, jnp.asarray(same, jnp.float32))
+    _, errors = loss(mine, now, jnp.asarray(other, jnp.float32))
     if head == "c51":
         np.testing.assert_allclose(nothing, 0, atol=1e-5)
         np.testing.assert_allclose(errors, (other * np.log(other / same)).sum(-1), rtol=1e-3, atol=1e-5)
@@ -198,17 +192,17 @@ def test_how_much_there_was_to_learn(head: str) -> None:
 
 
 AGENTS: dict[str, dict[str, Any]] = {
-    "c51": {"head": "c51", "num_atoms": 11, "v_min": -3, "v_max": 3, "dueling": True},
-    "qr": {"head": "qr", "num_quantiles": 4, "noisy": True, "epsilon_start": 0.5},
-    "iqn": {"head": "iqn", "num_quantiles": 4, "munchausen": 0.9},
+    "c51": {"head": C51(num_atoms=11, v_min=-3, v_max=3), "model": {"hidden_sizes": (8,), "dueling": True}},
+    "qr": {"head": QR(num_quantiles=4), "noise": Noisy(), "epsilon_start": 0.5},
+    "iqn": {"head": IQN(num_quantiles=4), "bootstrap": Munchausen(weight=0.9)},
 }
-"""Settings that cover all switches with one program per head."""
+"""Settings that cover all options with one program per head."""
 VALUES = {"c51": -1.0, "qr": -1.0, "iqn": -1.9}
 """Value of the wrong action: the log-policy of an action that is never taken counts −1, times 0.9."""
 
 
 def agent_of(head: str, env: Any, **settings: Any) -> Agent:
-    return small_dqn(env, epsilon_end=0.5, epsilon_exponent=1.0, **AGENTS[head], **settings)
+    return small_dqn(env, epsilon_end=0.5, exploration=Spread(exponent=1.0), **AGENTS[head], **settings)
 
 
 @pytest.mark.slow
@@ -220,9 +214,10 @@ def test_an_agent_learns_values_and_actions(head: str) -> None:
     def run(which: Any) -> Any:
         state, _ = run_iterations(agent, agent.init(KEY(), None, which), 400)
         inputs = first_input(jnp.array([[-1.0], [0.0], [1.0]]), env.action_space, 3)
-        policy, (model, config) = agent.algorithm.policy(state.learner), network(agent)
+        policy, setup = agent.algorithm.policy(state.learner), agent.algorithm.learn.args[0]  # type: ignore[union-attr]
         _, action, _ = agent.algorithm.act(policy, (), inputs, jnp.arange(3), KEY(), explore=False)
-        return config.value_head.values(model.apply(state.learner.params, (), inputs)[1], inputs.obs), action
+        outputs = setup.model.apply(state.learner.params, (), inputs)[1]
+        return setup.config.head.functions.values(outputs, inputs.obs), action
 
     values, action = to_numpy(jit(jax.vmap(run))(jnp.arange(2)))
     np.testing.assert_allclose(values[0].max(-1)[1:], [0.9, 1.0], atol=0.1)
@@ -231,16 +226,9 @@ def test_an_agent_learns_values_and_actions(head: str) -> None:
     assert action[1][[0, 2]].tolist() == [0, 1]
 
 
-def network(agent: Agent) -> tuple[Model, DQNConfig]:
-    fields = DQNConfig.__dataclass_fields__
-    config = DQNConfig(**{name: value for name, value in agent.spec["settings"].items() if name in fields})
-    make: Any = config.network(q_network)
-    return make(agent.env.observation_space, agent.env.action_space, hidden_sizes=(8,)), config
-
-
 @pytest.mark.slow
 def test_noise_is_of_each_environment_and_there_is_none_in_evaluation() -> None:
-    agent = small_dqn("CartPole-v1", noisy=True, noisy_sigma=5.0, epsilon_start=0, epsilon_end=0)
+    agent = small_dqn("CartPole-v1", noise=Noisy(sigma=5.0), epsilon_start=0, epsilon_end=0)
     algorithm = agent.algorithm
     learner = agent.algorithm.init(KEY(), jax.tree.map(jnp.float32, agent.hyperparams))
     inputs = first_input(jnp.ones((40, 4)), agent.env.action_space, 40)
@@ -256,7 +244,7 @@ def test_noise_is_of_each_environment_and_there_is_none_in_evaluation() -> None:
 
 def test_epsilon_of_each_environment_is_ape_xs() -> None:
     """Horgan et al. 2018: ε^(1 + 7·i / (N − 1)), measured by counting actions that a Q-network of zeros would not choose."""
-    agent = small_dqn("CartPole-v1", epsilon_start=0.4, epsilon_end=0.4, epsilon_exponent=7.0)
+    agent = small_dqn("CartPole-v1", epsilon_start=0.4, epsilon_end=0.4, exploration=Spread(exponent=7.0))
     learner = agent.algorithm.init(KEY(), jax.tree.map(jnp.float32, agent.hyperparams))
     policy = agent.algorithm.policy(learner._replace(params=jax.tree.map(jnp.zeros_like, learner.params)))
     inputs = first_input(jnp.ones((4, 4)), agent.env.action_space, 4)
@@ -267,11 +255,13 @@ def test_epsilon_of_each_environment_is_ape_xs() -> None:
 
 @pytest.mark.slow
 def test_rainbow_is_dqn_with_all_of_it_but_what_is_given() -> None:
+    mine = {"model": {"hidden_sizes": (8,)}, "head": C51(num_atoms=5), "learning_rate": 0.5}
     settings = {name: value for name, value in tiny("dqn").settings.items() if name != "n_step"}
-    agent = jaxrl.make_rainbow(probes.truncation(), **settings, num_atoms=5, learning_rate=0.5)
-    given = agent.spec["settings"]
-    assert given == small_dqn(probes.truncation(), **{**RAINBOW, "num_atoms": 5, "learning_rate": 0.5}).spec["settings"]
-    assert (given["head"], given["n_step"], given["learning_rate"], given["double"]) == ("c51", 3, 0.5, True)
+    agent = jaxrl.make_rainbow(probes.truncation(), **{**settings, **mine})
+    given, network = agent.spec["settings"], {"hidden_sizes": (8,), "dueling": True}
+    assert agent.spec == small_dqn(probes.truncation(), **{**RAINBOW, **mine, "model": network}).spec
+    assert (given["head"]["num_atoms"], given["n_step"], given["learning_rate"]) == (5, 3, 0.5)
+    assert given["noise"] == as_data(Noisy()) and given["replay"]["exponent"] == 0.5 and "bootstrap" not in given  # double
     before = agent.init(KEY())
     after, metrics = run_steps(agent, before, 2)
     assert all(value is None or np.isfinite(value) for value in to_floats(metrics).values())
@@ -282,13 +272,14 @@ def test_rainbow_is_dqn_with_all_of_it_but_what_is_given() -> None:
 
 
 def test_agents_of_before_have_the_same_spec() -> None:
-    assert not {"head", "dueling", "noisy", "munchausen", "epsilon_exponent"} & {*small_dqn("CartPole-v1").spec["settings"]}
+    options = {"head", "bootstrap", "exploration", "noise", "replay", "hindsight"}
+    assert options <= {*option_fields(DQNConfig)} and not options & {*small_dqn("CartPole-v1").spec["settings"]}
 
 
 def test_a_soft_agent_keeps_to_the_mask_beyond() -> None:
     """Forbidden actions have no weight: if only one action is allowed, the entropy is 0."""
     space = spaces.Dict({"x": spaces.Box(-1, 1, (FEATURES,), np.float32), "action_mask": spaces.MultiBinary(ACTIONS)})
-    config, rng = config_of("qr", munchausen=0.5), np.random.default_rng(0)
+    config, rng = DQNConfig(head=QR(K, huber_threshold=0.3), bootstrap=Munchausen(0.5)), np.random.default_rng(0)
     model = config.network(q_network)(space, spaces.Discrete(ACTIONS), hidden_sizes=(8,))  # type: ignore[call-arg]
     x, allowed = rng.normal(size=(N, FEATURES)).astype(np.float32), rng.integers(ACTIONS, size=N)
     obs = {"x": jnp.asarray(x), "action_mask": jax.nn.one_hot(allowed, ACTIONS, dtype=jnp.int8)}
@@ -299,34 +290,11 @@ def test_a_soft_agent_keeps_to_the_mask_beyond() -> None:
     theta = np.asarray(model.apply(params, (), inputs)[1])[np.arange(N), allowed]
     loss, _ = jit(lambda p, b: dqn_loss(model, config, p, p, b, None))(params, batch)
     fractions = (np.arange(K) + 0.5) / K
-    expected = np.mean([row_loss("qr", z, z, 1.0, 0.9, fractions, config.huber_threshold) for z in theta])
+    expected = np.mean([row_loss("qr", z, z, 1.0, 0.9, fractions, 0.3) for z in theta])
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 
 # ----------------------------------------------------------------------------------------------------------- invalid arguments
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"head": "c52"}, "head='c52' must be one of 'scalar', 'c51', 'qr', 'iqn'"),
-        ({"num_atoms": 11}, "num_atoms=11 has no effect without head='c51'"),
-        ({"head": "qr", "v_max": 100}, "v_max=100 has no effect without head='c51'"),
-        ({"head": "c51", "num_quantiles": 8}, "num_quantiles=8 has no effect without head='qr' or 'iqn'"),
-        ({"huber_threshold": 2.0}, "huber_threshold=2 has no effect without head='qr' or 'iqn'"),
-        ({"head": "c51", "v_min": 5, "v_max": 5}, "v_min=5 must be below v_max=5"),
-        ({"head": "c51", "num_atoms": 1}, "num_atoms=1 must be an integer >= 2"),
-        ({"head": "c51", "v_max": float("inf")}, "v_max=inf is not allowed: it must be a finite number"),
-        ({"noisy_sigma": 0.1}, "noisy_sigma=0.1 has no effect without noisy"),
-        ({"munchausen_temperature": 0.1}, "munchausen_temperature=0.1 has no effect without munchausen"),
-        ({"munchausen": 0.9, "double": False}, "double=False has no effect with munchausen"),
-        ({"num_envs": 1, "epsilon_exponent": 7, "batch_size": 16}, "epsilon_exponent=7 has no effect with num_envs=1"),
-        ({"dueling": True, "model": lambda o, a: q_network(o, a)}, "dueling=True has no effect with a custom model"),
-    ],
-)
-def test_settings_that_exclude_each_other(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        small_dqn(probes.truncation(), **settings)
 
 
 @pytest.mark.parametrize(
@@ -342,10 +310,22 @@ def test_models_of_the_users_that_give_something_else(head: str, wanted: str) ->
 
 @pytest.mark.slow
 def test_arguments_of_the_network_go_with_all_heads() -> None:
-    agent = small_dqn("CartPole-v1", head="qr", num_quantiles=3, dueling=True, model={"hidden_sizes": (8,), "layer_norm": True})
+    network = {"hidden_sizes": (8,), "layer_norm": True, "dueling": True}
+    agent = small_dqn("CartPole-v1", head=QR(num_quantiles=3), model=network)
     state, _ = run_steps(agent, agent.init(KEY()), 1)
     assert state.learner.params["params"]["value"]["bias"].shape == (3,)
-    with pytest.raises(TypeError, match="q_network takes no 'dueling'"):
-        small_dqn("CartPole-v1", model={"dueling": True})
+    plain = jax.eval_shape(small_dqn("CartPole-v1", model=network).init, KEY()).learner.params
+    assert plain["params"]["value"]["bias"].shape == (1,)
     with pytest.raises(ValueError, match="core='gru': value_network has no core"):
-        small_dqn("CartPole-v1", dueling=True, model={"core": "gru"})
+        small_dqn("CartPole-v1", head=QR(), model={"core": "gru"})
+    with pytest.raises(ValueError, match="core='gru' and dueling=True are mutually exclusive: leave one out"):
+        small_dqn("CartPole-v1", model={"dueling": True, "core": "gru"})
+
+
+def test_noise_of_a_custom_model_is_its_own() -> None:
+    """The model gets keys; its noise has no σ₀ of jaxrl."""
+    assert (
+        small_dqn("CartPole-v1", noise=Noisy(), model=lambda o, a: q_network(o, a)).spec["settings"]["noise"]["name"] == "noisy"
+    )
+    with pytest.raises(ValueError, match=r"sigma=0\.1 has no effect with a custom model, which defines its layers itself"):
+        small_dqn("CartPole-v1", noise=Noisy(sigma=0.1), model=lambda o, a: q_network(o, a))

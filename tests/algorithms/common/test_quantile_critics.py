@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl import make_sac
 from jaxrl.algorithms import sac
+from jaxrl.algorithms.common import soft_policy
 from jaxrl.algorithms.common.q_learning import PRIORITIES
-from jaxrl.algorithms.common.quantile_critics import quantile_loss, truncated
+from jaxrl.algorithms.common.quantile_critics import Quantiles, quantile_loss, truncated
 from jaxrl.algorithms.sac import SACConfig
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value
@@ -78,14 +80,14 @@ def test_targets_and_the_policy_of_sac() -> None:
 
     Targets pool them without the largest, minus the entropy; the policy uses the mean.
     """
-    config = SACConfig(num_critics=CRITICS, num_quantiles=K, dropped_quantiles=DROPPED, actor_value="mean")
+    config = SACConfig(critics=Quantiles(CRITICS, K, dropped=DROPPED), actor_value="mean")
     constant = model(lambda p, obs: jnp.broadcast_to(p, (N, K)))
     own = replace(actor_critic_setup(config, "squashed"), critic=constant)
     actor, _, _, now = case("squashed", 1)
     quantiles = np.random.default_rng(0).normal(size=(CRITICS, K)).astype(np.float32)
 
     def run(*given: Any) -> Any:
-        return sac.target(own, actor, *given), sac.actor_loss(own, actor, *given)
+        return sac.target(own, actor, *given), soft_policy.actor_loss(own, actor, *given)
 
     y, (loss, _) = jit(run)(quantiles, jnp.float32(0.3), now)
     kept = np.sort(quantiles.ravel())[: CRITICS * (K - DROPPED)]
@@ -99,7 +101,7 @@ def test_targets_and_the_policy_of_sac() -> None:
     assert float(loss) == pytest.approx(np.mean(0.3 * np.array(log_prob[1])[now.batch.valid]) - quantiles.mean(), rel=1e-4)
 
 
-SETTINGS = {"critic": partial(action_value, hidden_sizes=(8,), num_outputs=K), "num_quantiles": K}
+SETTINGS = {"critic": partial(action_value, hidden_sizes=(8,), num_outputs=K), "critics": Quantiles(num_quantiles=K)}
 
 
 @pytest.mark.slow
@@ -111,19 +113,11 @@ def test_an_agent_with_quantile_critics_learns() -> None:
     assert after.learner.params.critic["params"]["value"]["bias"].shape == (2, K)
 
 
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"dropped_quantiles": 3}, "dropped_quantiles=3 has no effect without num_quantiles"),
-        ({**SETTINGS, "dropped_quantiles": 5}, "dropped_quantiles=5 must be below num_quantiles=5"),
-        ({**SETTINGS, "num_target_critics": 1}, "num_target_critics=1 has no effect with num_quantiles"),
-    ],
-)
-def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        small("sac", probes.target_action(), **settings)
-
-
 def test_critics_that_give_something_else_are_refused() -> None:
     with pytest.raises(TypeError, match=r"critic=.* must give 7 numbers f32\[batch, 7\] for each observation and action"):
-        small("sac", probes.target_action(), **{**SETTINGS, "num_quantiles": 7})
+        small("sac", probes.target_action(), **{**SETTINGS, "critics": Quantiles(num_quantiles=7)})
+
+
+def test_discrete_actions_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"critics='quantiles' are for Box actions, and the environment has Discrete\(2\)"):
+        make_sac(probes.truncation(), critics=Quantiles())

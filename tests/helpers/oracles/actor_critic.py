@@ -18,6 +18,7 @@ from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value
 from jaxrl.replay.transitions import Transitions
+from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Model, StepInput
@@ -91,6 +92,7 @@ def check_q_probe(name: str, values: np.ndarray, greedy: np.ndarray) -> None:
 N, FEATURES, D, ACTIONS, CRITICS = 10, 3, 2, 4, 3
 OBSERVATIONS = spaces.Box(-9, 9, (FEATURES,), np.float32)
 BOX = spaces.Box(-1, 1, (D,), np.float32)
+REPLAY = uniform_replay(8, 1, 1, before=1, after=1)
 
 
 def model(apply: Any) -> Model:
@@ -108,7 +110,7 @@ def actor_critic_setup(config: Any, policy: str) -> ActorCriticSetup[Any]:
     discrete = policy == "categorical"
     critic = model((lambda p, obs: obs @ p["x"]) if discrete else (lambda p, obs: q_value(p, *obs)))
     action_space = spaces.Discrete(ACTIONS) if discrete else BOX
-    return ActorCriticSetup(OBSERVATIONS, action_space, model(actors[policy]), config, critic=critic)
+    return ActorCriticSetup(OBSERVATIONS, action_space, model(actors[policy]), config, replay=REPLAY, critic=critic)
 
 
 def q_value(p: Any, x: Any, a: Any) -> Any:

@@ -15,8 +15,8 @@ from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.models import actor_critic
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import SCHEMES, Scheme, describe, resolve_scheme
-from jaxrl.runtime.cli.commands.train import RunOptions
 from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.cli.run_flags import run_flags
 from jaxrl.types import Agent
 from tests.helpers import probes
 from tests.helpers.agents import small, small_ppo
@@ -72,7 +72,7 @@ def test_presets_serve_the_algorithm_that_they_are_named_for(name: str, algorith
 
 def test_all_presets_are_known() -> None:
     assert set(SCHEMES) == {"a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo"} and jaxrl.Scheme is Scheme
-    assert set(get_args(get_args(get_type_hints(RunOptions)["scheme"])[0])) == set(SCHEMES)  # as on the command line
+    assert set(get_args(get_args(get_type_hints(run_flags())["scheme"])[0])) == set(SCHEMES)  # as on the command line
 
 
 def test_how_many_workers() -> None:

@@ -20,7 +20,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], int]] = {
     "impala": (jaxrl.make_impala, {}, 100_000),
     "apex": (
         jaxrl.make_dqn,
-        {"prioritized": True, "num_envs": 8, "epsilon_start": 0.4, "epsilon_end": 0.4, "epsilon_exponent": 7.0},
+        {"replay": "prioritized", "num_envs": 8, "epsilon_start": 0.4, "epsilon_end": 0.4, "exploration": "spread"},
         50_000,
     ),
     "r2d2": (jaxrl.make_r2d2, {}, 50_000),

@@ -16,8 +16,10 @@ import pytest
 
 import jaxrl
 from jaxrl.runtime import run as run_module
-from jaxrl.runtime.cli.commands.train import ALGORITHMS, RunOptions, field_docs, free_folder, parse, parse_seeds
+from jaxrl.runtime.cli.commands.train import ALGORITHMS, free_folder, parse, parse_seeds
+from jaxrl.runtime.cli.flags import field_docs
 from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.cli.run_flags import run_flags
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from tests.helpers.agents import gymnax_id
 from tests.helpers.command_line import ENV, SMALL, start
@@ -61,7 +63,7 @@ def test_every_setting_is_a_flag(algorithm: str, capsys: pytest.CaptureFixture[s
     assert exit_.value.code == 0
     text = capsys.readouterr().out
     _, settings = parse(algorithm, ["--env", "x"])
-    names = {field.name for field in dataclasses.fields(RunOptions)} | set(settings)
+    names = {field.name for field in dataclasses.fields(run_flags())} | set(settings)
     missing = {name for name in names if f"--{name.replace('_', '-')}" not in text}
     assert not missing
     agent = getattr(jaxrl, f"make_{algorithm}")(gymnax_id(algorithm))
@@ -73,7 +75,8 @@ def test_every_setting_is_a_flag(algorithm: str, capsys: pytest.CaptureFixture[s
 def test_flags_reach_run_and_builder() -> None:
     args = "--env a --seeds 3,5 --total-steps 64 --out o --eval-every 7 --exact-steps --quiet --num_envs 3 --anneal --gamma 0.5"
     options, settings = parse("dqn", args.split())
-    assert options == RunOptions("a", "3,5", 64, "o", 7, exact_steps=True, quiet=True)
+    expected: dict[str, Any] = {"seeds": "3,5", "total_steps": 64, "out": "o", "eval_every": 7}
+    assert options == run_flags()("a", **expected, exact_steps=True, quiet=True)
     chosen = {"num_envs": 3, "anneal": True, "gamma": 0.5}
     assert {name: settings[name] for name in chosen} == chosen
     assert "total_steps" not in settings  # a run sets it

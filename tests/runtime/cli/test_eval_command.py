@@ -21,10 +21,10 @@ import jaxrl
 from jaxrl.runtime.cli.commands.eval import interquartile
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.evaluation import evaluate_runs
+from jaxrl.runtime.evaluation.evaluate import evaluate
 from jaxrl.runtime.evaluation.evaluate_runs import episode_key
 from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
-from jaxrl.training import evaluate
 from tests.helpers.agents import cartpole
 from tests.helpers.paths import ROOT
 
@@ -300,7 +300,7 @@ def test_seeds_that_diverged_are_left_out(
         (["{runs}/ppo", "--eval-seed", "4294967296"], "eval_seed=4294967296"),
         (["{runs}/ppo", "--json", "{empty}"], "cannot be written to: it is a folder"),
         (["{runs}/ppo", "--json", "{empty}/no/x.json"], "cannot be written to"),
-        (["{runs}/ppo", "--env", "Acrobot-v1"], "its observations are Box(6,) of float32, but they were trained on"),
+        (["{runs}/ppo", "--env", "Acrobot-v1"], "its observations are Box(6) float32, but they were trained on"),
         (["{runs}/ppo", "--env", "CartPol-v1"], "Did you mean 'CartPole-v1'"),
         (["{runs}/ppo", "--env", "envpool:MountainCar-v0"], "does not fit these policies"),
         (["{runs}", "--seed", "3"], "none of the 2 runs that were found can be played"),

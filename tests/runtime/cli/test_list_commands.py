@@ -19,12 +19,15 @@ import jaxrl
 from benchmarks.experiments import EXPERIMENTS
 from jaxrl.algorithms.presets import PRESETS, Score, interval_text
 from jaxrl.builder.components import own_network
+from jaxrl.builder.old_specs import converted
 from jaxrl.envs.wrappers import WRAPPERS, usage
 from jaxrl.rollout.collect import example_rollout
 from jaxrl.runtime.cli.commands import envs as envs_command
-from jaxrl.runtime.cli.commands.train import ALGORITHMS, RunOptions, parse
+from jaxrl.runtime.cli.commands.train import ALGORITHMS, parse
 from jaxrl.runtime.cli.main import main
+from jaxrl.runtime.cli.run_flags import run_flags
 from jaxrl.runtime.console import tables
+from jaxrl.settings.options import dotted_names, option_fields
 from tests.helpers.agents import gymnax_id
 from tests.helpers.paths import ROOT
 
@@ -171,8 +174,14 @@ def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.Captur
     out = output(capsys, "algos", name)
     shown = {line.split()[0]: line for line in out.splitlines() if line}
     own = getattr(jaxrl, f"make_{name}")(gymnax_id(name)).spec["settings"]
-    for setting, default in own.items():
+    config: Any = ALGORITHMS[name].load().config
+    options = {setting: getattr(config(), setting) for setting in option_fields(config)}
+    chosen = {setting: value.name if value else "none" for setting, value in options.items()}
+    fields = {f"{setting}.{field}": x for setting, value in options.items() if value for field, x in vars(value).items()}
+    for setting, default in (own | chosen | fields).items():
         assert shown[setting].split()[1] == str(default), setting
+    for dotted, kinds in dotted_names(config).items():
+        assert f"{', '.join(kind.__name__ for kind in kinds)}:" in shown[dotted], dotted
     assert "a finite number >= 0" in shown["learning_rate"] and "Adam's step size;" in shown["learning_rate"]
     network = own_network(ALGORITHMS[name])
     assert all(len(shown[argument].split()) > 3 for argument in list(inspect.signature(network).parameters)[2:])
@@ -225,8 +234,9 @@ def test_presets_that_nobody_measured_say_so(name: str, capsys: pytest.CaptureFi
     assert name not in EXPERIMENTS and not (ROOT / preset.source).exists()
     options, settings = parse(preset.algorithm, shlex.split(command)[3:])
     assert parse(preset.algorithm, ["--preset", name]) == (dataclasses.replace(options, preset=name), settings)
-    assert {setting: settings[setting] for setting in preset.settings} == preset.settings
-    agent = ALGORITHMS[preset.algorithm].load().make(preset.env, **settings)
+    make = ALGORITHMS[preset.algorithm].load().make
+    agent = make(preset.env, **settings)
+    assert agent.spec == make(preset.env, **preset.settings).spec
 
     def once(key: Any) -> Any:
         learner, algorithm = agent.init(key).learner, agent.algorithm
@@ -246,11 +256,11 @@ def test_commands_of_presets_ask_for_all_that_was_measured(name: str, capsys: py
     jaxrl_, train, algorithm, *flags = shlex.split(command)
     assert (jaxrl_, train, algorithm) == ("jaxrl", "train", preset.algorithm)
     options, settings = parse(algorithm, flags)
-    measured = json.loads((ROOT / preset.source).read_text())["spec"]
+    measured = converted(json.loads((ROOT / preset.source).read_text())["spec"])
     spec = getattr(jaxrl, f"make_{algorithm}")(preset.env, **settings).spec
     length = {"total_steps": measured["settings"]["total_steps"]}  # of the measured run, in older files
     assert spec["settings"] | length == measured["settings"] and spec["parts"]["model"] == measured["parts"]["model"]
-    expected = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps)
+    expected = run_flags()(preset.env, str(preset.num_seeds), preset.total_steps)
     assert options == expected
     assert parse(algorithm, ["--preset", name]) == (dataclasses.replace(expected, preset=name), settings)
 

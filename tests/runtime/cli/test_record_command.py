@@ -403,7 +403,7 @@ def test_a_users_own_render_gets_the_states_that_were_reached(folder: Path, tmp_
         (["--eval-seed", "-1"], "eval_seed=-1"),
         (["--eval-seed", "4294967296"], "eval_seed=4294967296 must be between 0 and"),
         (["--seed", "3"], "seed=3 was not trained in"),
-        (["--env", "Acrobot-v1"], "env='Acrobot-v1' does not fit these policies: its observations are Box(6,) of float32"),
+        (["--env", "Acrobot-v1"], "env='Acrobot-v1' does not fit these policies: its observations are Box(6) float32"),
         (["--env", "CartPol-v1"], "Did you mean 'CartPole-v1'"),
     ],
 )

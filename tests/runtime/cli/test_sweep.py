@@ -26,7 +26,9 @@ from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
-from jaxrl.runtime.training_loop.plan import check_hyperparams, check_members, check_seeds, make_plan
+from jaxrl.runtime.training_loop.members import check_hyperparams, check_members, check_seeds
+from jaxrl.runtime.training_loop.plan import make_plan
+from jaxrl.runtime.training_loop.run_config import RunConfig
 from jaxrl.settings.validation import merge_hyperparams
 from tests.helpers.agents import gymnax_id
 from tests.helpers.paths import ROOT
@@ -99,7 +101,11 @@ def test_hyperparameters_share_a_program_and_structure_does_not(file: Path) -> N
         ("gamma = [0.9]", 'anneal = ["yes"]', "anneal='yes' must be True or False"),
         ('env = "tests.helpers.probes:action_choice"', "env = 3", "env = 3 must be an id"),
         ("gamma = [0.9]", 'core = ["gru"]', "'core' is unknown. It is called 'model' here"),
-        ("gamma = [0.9]", 'model = ["gru"]', "model = 'gru' must be a table of arguments of the network, such as { core ="),
+        (
+            "gamma = [0.9]",
+            'model = ["gru"]',
+            "model = 'gru' must be a table of arguments of the network, such as { hidden_sizes =",
+        ),
         ("gamma = [0.9]", 'model = [{cor = "gru"}]', "actor_critic takes no 'cor'. Did you mean 'core'?"),
         ("gamma = [0.9]", 'model = [{core = "gruu"}]', "core='gruu' is unknown: choose one of"),
         ("gamma = [0.9]", "model = [{shared = 1}]", "shared=1 must be True or False"),
@@ -169,7 +175,7 @@ def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
 
     rates, data = [], []
     for agent, total_steps, given in asked:
-        plan = make_plan(agent, total_steps)
+        plan = make_plan(agent, RunConfig(total_steps))
         values = check_hyperparams(agent, given.get("hyperparams"), 1) or {}
         one = {name: np.ravel(value)[0] for name, value in values.items()}
         data.append(merge_hyperparams(agent.hyperparams, with_total_steps(agent, one, plan.total_steps)))
@@ -273,7 +279,7 @@ def test_the_last_known_return_counts_and_diverged_seeds_do_not(tmp_path: Path, 
     ]
     records = [{"env_steps": [8] * 4, "rows": 8, "seconds": 1.0, **record} for record in records]
     (folder / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    results = collect(sweep, [job], tmp_path)
+    results = collect([job], tmp_path)
     assert [r.settings for r in results] == [{"gamma": 0.8}, {"gamma": 0.9}]
     np.testing.assert_array_equal([r.returns for r in results], [[10.0, 2.0], [30.0, np.nan]])
     path = tmp_path / "picture.png"

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from jaxrl.runtime.cli.commands.train import RunOptions, parse
+from jaxrl.runtime.cli.commands.train import parse
+from jaxrl.runtime.cli.run_flags import RunOptions
 from jaxrl.runtime.distributed.cluster import find_place
 from jaxrl.runtime.distributed.messages import find_secret
 from tests.helpers.paths import ROOT

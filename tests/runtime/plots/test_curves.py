@@ -127,7 +127,7 @@ def test_repeated_seeds_are_not_put_together(tmp_path: Path) -> None:
         write_run(tmp_path / name, [[1.0, 2.0]])
     write_run(tmp_path / "more", [[1.0, 2.0]], seeds=[7, 8], learning_rate=0.1)
     labels = list(curves_of(tmp_path))
-    assert labels == ["learning rate 0.1", "learning rate 0.001 · new", "learning rate 0.001 · old"]
+    assert labels == ["learning rate 0.1", "learning rate 0.001 · new/x", "learning rate 0.001 · old/x"]
 
 
 def test_pooled_environments_are_strata(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.logs.files import read_records
 from jaxrl.runtime.logs.run_folder import RunFolder, read_config
 from jaxrl.runtime.plots.style import new_figure, save
-from jaxrl.runtime.system.disk import MAX_DEPTH, parse_json, replacing, write_atomically
+from jaxrl.runtime.system.disk import parse_json, replacing, write_atomically
 
 
 def write_manifest(path: Path) -> None:
@@ -143,14 +143,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 3000, 200_000])
 @pytest.mark.parametrize("brackets", ["[]", ('{"a":', "}")])
-def test_data_without_a_bottom_is_refused(depth: int, brackets: tuple[str, str]) -> None:
-    text = brackets[0] * depth + "1" + brackets[1] * depth
-    with pytest.raises(ValueError, match="nested more than 100 deep"):
-        parse_json(text)
-    shallow = brackets[0] * (MAX_DEPTH - 1) + "1" + brackets[1] * (MAX_DEPTH - 1)
-    assert parse_json(shallow) == json.loads(shallow)
+def test_data_without_a_bottom_is_refused(brackets: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="nested too deep"):
+        parse_json(brackets[0] * 200_000 + "1" + brackets[1] * 200_000)
 
 
 @pytest.mark.parametrize("where", ["~nobody-of-this-name/run", "~nobody-of-this-name"])

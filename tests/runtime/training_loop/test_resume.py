@@ -330,14 +330,15 @@ def follow(obs: np.ndarray, after: np.ndarray) -> np.ndarray:
     return (after - obs == np.array([0, 1 / 1024], np.float32)).all(-1)
 
 
-def test_a_run_of_another_version_is_not_resumed_with_todays_defaults(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["ent_coef", "surrogate"])
+def test_a_run_of_another_version_is_not_resumed_with_todays_defaults(setting: str, tmp_path: Path) -> None:
     """Killed before its first checkpoint, so that only its config.json is left."""
     train(cartpole("ppo"), tmp_path, 32 * 2)
     shutil.rmtree(tmp_path / "checkpoints")
     config = json.loads((tmp_path / "config.json").read_text())
-    del config["agent"]["settings"]["clip_eps"]
+    del config["agent"]["settings"][setting]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="the run's agent lacks clip_eps: another version of jaxrl wrote it"):
+    with pytest.raises(ValueError, match=f"the run's agent lacks {setting}: another version of jaxrl wrote it"):
         resume(tmp_path, quiet=True)
 
 

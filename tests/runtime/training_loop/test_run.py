@@ -31,7 +31,9 @@ from jaxrl.runtime.plots.statistics import seed_interval
 from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
 from jaxrl.runtime.trainers.fused import FusedDriver
-from jaxrl.runtime.training_loop.plan import check_members, check_seeds, make_plan
+from jaxrl.runtime.training_loop.members import check_members, check_seeds
+from jaxrl.runtime.training_loop.plan import make_plan
+from jaxrl.runtime.training_loop.run_config import RunConfig
 from jaxrl.training import evaluation_key
 from jaxrl.types import Agent
 from tests.helpers import probes
@@ -194,8 +196,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 def test_plan_stops_at_chunks_evaluations_and_the_end(agent: Agent) -> None:
     def stops(total_steps: int, **settings: Any) -> tuple[list[int], list[int]]:
-        given = {"eval_every": None, "chunk_iterations": None, **settings}
-        plan = make_plan(agent, total_steps, eval_episodes=1, exact_steps=False, **given)
+        plan = make_plan(agent, RunConfig.of({"total_steps": total_steps, "eval_episodes": 1, **settings}))
         return list(plan.stops()), [stop for stop in plan.stops() if plan.episodes(stop, [])]
 
     assert stops(32 * 10, chunk_iterations=4, eval_every=3) == ([3, 4, 6, 8, 9, 10], [3, 6, 9, 10])
@@ -398,7 +399,7 @@ def test_panel_in_a_terminal() -> None:
     }
     live.update(record, 75.0, 6.4)
     record = {**record, **dict.fromkeys(("evaluation/episodic_return", "charts/episodic_return"), np.full(2, np.nan))}
-    live.update(record, 75.0, 6.4)
+    live.update(record, 75.0, 6.4, [(1200.0, 1.0, 0), (800.0, 2.0, 1)])
     live.note("a note")
     live.close()
     text = console.export_text()
@@ -411,6 +412,7 @@ def test_panel_in_a_terminal() -> None:
         "123k",
         "6.4 s",
         "0.25",
+        "workers 1.2k+800/s, lag 2, 1 restarts",
         "a note",
     ):
         assert part in text

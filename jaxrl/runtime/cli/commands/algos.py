@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import tyro
 
-from jaxrl.algorithms.presets import PRESETS, Preset
-from jaxrl.registry import ALGORITHMS, Entry, unknown_algorithm
-from jaxrl.runtime.cli.commands.train import field_docs
-from jaxrl.runtime.cli.flags import read_flags, shown_as
+from jaxrl.algorithms.presets import PRESETS
+from jaxrl.registry import ALGORITHMS, Entry, setting_names, unknown_algorithm
+from jaxrl.runtime.cli.flags import field_docs, read_flags, shown_as
 from jaxrl.runtime.cli.user_code import import_algorithm
 from jaxrl.runtime.console.tables import show_table
+from jaxrl.settings.docstrings import entries
 
 HELP = """\
 List the algorithms, or all settings of one: their defaults, allowed values and
@@ -58,12 +57,9 @@ def list_algorithms() -> None:
     print(f"\n{len(ALGORITHMS)} algorithms. jaxrl algos NAME shows the settings of one.")
 
 
-def in_a_list(preset: Preset) -> str:
-    return preset.name if preset.score else f"{preset.name} (not measured)"
-
-
 def show_algorithm(name: str, entry: Entry) -> None:
     algorithm, paper = entry.load(), entry.paper
+    presets = [preset for preset in PRESETS.values() if preset.algorithm == name]
     home = "jaxrl" if entry.module.startswith("jaxrl.") else entry.module
     print(f"{entry.title}: {entry.line}\n")
     show_table(
@@ -75,15 +71,21 @@ def show_algorithm(name: str, entry: Entry) -> None:
             ("file", file_of(entry)),
             ("Python", f"{home}.{entry.builder}{_signature(algorithm.make)}"),
             ("command", f"jaxrl train {name} --env ENV"),
-            ("presets", ", ".join(map(in_a_list, [x for x in PRESETS.values() if x.algorithm == name])) or "none"),
+            ("presets", ", ".join(preset.name + " (not measured)" * (not preset.score) for preset in presets) or "none"),
         ],
     )
-    for heading, source in (
-        ("Config: structure; changing a value recompiles the program", algorithm.config),
-        ("Hyperparameters: data in the state; can be vmapped over and changed during a run", algorithm.hyperparams),
+    structure, data = setting_names(name)
+    for heading, rows in (
+        ("Config: structure; changing a value recompiles the program", settings(algorithm.config, structure)),
+        (
+            "Hyperparameters: data in the state; can be vmapped over and changed during a run",
+            settings(algorithm.hyperparams, data),
+        ),
+        ("Options: settings that belong together, as in make_dqn(env, head=C51(v_max=200))", options(algorithm.config)),
     ):
-        print(f"\n{heading}")
-        show_table(("setting", "default", "allowed", "what"), settings(source))
+        if rows:
+            print(f"\n{heading}")
+            show_table(("setting", "default", "allowed", "what"), rows)
     from jaxrl.builder.components import own_network  # which imports jax
 
     if (network := own_network(entry)) is not None:
@@ -99,24 +101,30 @@ def _signature(builder: Any) -> inspect.Signature:
 
 def arguments(network: Any) -> list[tuple[str, str, str]]:
     """Return ``(name, default, description)`` of every argument of a network."""
-    from jaxrl.models import actor_critic
-
-    texts = argument_docs(actor_critic) | argument_docs(network)  # other networks document only their differences
+    texts = {name: " ".join(text.replace("``", "").split()) for name, text in entries("Args", network).items()}
     parameters = [p for p in inspect.signature(network).parameters.values() if p.kind is p.KEYWORD_ONLY]
     return [(p.name, str(p.default), texts[p.name]) for p in parameters]
 
 
-def argument_docs(function: Any) -> dict[str, str]:
-    """Return the descriptions in the Args section of a docstring, by argument name."""
-    block = re.search(r"^Args:\n((?:  .*\n|\n)+)", inspect.getdoc(function) or "", re.MULTILINE)
-    found = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", block[1] if block else "", re.MULTILINE)
-    return {name: " ".join(text.replace("``", "").split()) for name, text in found}
-
-
-def settings(source: type) -> list[tuple[str, str, str, str]]:
-    """Return ``(name, default, allowed values, description)`` of every field of a Config or Hyperparams."""
+def settings(source: type, names: Collection[str]) -> list[tuple[str, str, str, str]]:
+    """Return ``(name, default, allowed values, description)`` of these fields of a Config or Hyperparams."""
     from jaxrl.settings.validation import in_words, setting_types
 
-    defaults, texts = source(), field_docs(source)
-    types = setting_types(source).items()
-    return [(field, str(getattr(defaults, field)), in_words(type_), texts.get(field, "")) for field, type_ in types]
+    defaults, texts, types = source(), field_docs(source), setting_types(source)
+    return [(name, str(getattr(defaults, name)), in_words(types[name]), texts.get(name, "")) for name in names]
+
+
+def options(config: type) -> list[tuple[str, str, str, str]]:
+    """Return the same of the options of a Config, each followed by its fields."""
+    from jaxrl.settings.options import dotted_names, option_fields
+
+    rows, texts, defaults = [], field_docs(config), config()
+    for name, kinds in option_fields(config).items():
+        words = [kind.name if kind else "none" for kind in kinds]
+        default = getattr(defaults, name)
+        rows.append((name, default.name if default else "none", f"one of {', '.join(words)}", texts.get(name, "")))
+        for dotted, having in dotted_names(config).items():
+            if dotted.startswith(f"{name}."):
+                ((_, value, allowed, text),) = settings(having[0], [dotted.partition(".")[2]])
+                rows.append((dotted, value, allowed, f"{', '.join(kind.__name__ for kind in having)}: {text}"))
+    return rows

@@ -10,12 +10,12 @@ import contextlib
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 from jaxrl.runtime.console.tables import show_table, terminal
 from jaxrl.runtime.doctor import Finding, diagnose, problems
+from jaxrl.runtime.doctor.finding import pip
 from jaxrl.settings.aliases import nearest
-from jaxrl.version import __version__
 
 WORDS = {"problem": "PROBLEM", "absent": "-"}
 STYLES = {"ok": "green", "note": "yellow", "PROBLEM": "bold red"}
@@ -24,11 +24,12 @@ DESCRIPTION = """\
 Look for missing or broken parts, and report each problem in one line, with its
 consequences and the command that fixes it.
 
-Packages that jaxrl requires: is the version supported, can it be imported?
-Devices: are seeds sharded over all cores, is an NVIDIA GPU used? Folders: can
-results, temporary files and compiled programs be written, is there free disk
-space? Finally, PPO trains for one compiled iteration, on two devices if
-available, and the state is saved and restored."""
+Packages that jaxrl requires: are they installed? Devices: are seeds sharded
+over all cores, is an NVIDIA GPU used? Folders: can results, temporary files and
+compiled programs be written, is there free disk space? Finally, PPO trains for
+one compiled iteration, on two devices if available, and the state is saved and
+restored. Whether the versions of packages fit each other is a question for
+python -m pip check."""
 
 EPILOG = """\
 The exit code is 0 if there are no problems, else 1. Notes do not count.
@@ -49,8 +50,9 @@ def main(args: Sequence[str]) -> int:
     options, others = parser.parse_known_args(list(args))
     for other in others:
         raise ValueError(f"unknown argument {other!r}.{nearest(other, ('--quick', '--json', '--help'))} See jaxrl doctor --help")
-    with waiting() as say:
-        found = diagnose(quick=options.quick, say=say)
+    console = terminal()
+    with console.status("checking, and training for one iteration …") if console else contextlib.nullcontext():
+        found = diagnose(quick=options.quick)
     if options.json:
         print(json.dumps(as_json(found), indent=2))
     else:
@@ -58,21 +60,9 @@ def main(args: Sequence[str]) -> int:
     return 1 if problems(found) else 0
 
 
-@contextlib.contextmanager
-def waiting() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows the current step, if stdout is a terminal."""
-    if not sys.stdout.isatty() or (console := terminal()) is None:
-        yield lambda text: None
-        return
-    with console.status("") as status:
-        yield lambda text: status.update(f"{text} …")
-
-
 def as_json(found: Sequence[Finding]) -> dict[str, object]:
     return {
         "healthy": not problems(found),
-        "jaxrl": __version__,
-        "python": platform.python_version(),
         "executable": sys.executable,
         "system": platform.platform(),
         "checks": [finding._asdict() for finding in found],
@@ -83,30 +73,16 @@ def as_json(found: Sequence[Finding]) -> dict[str, object]:
 def show(found: Sequence[Finding], *, quick: bool) -> None:
     width = max(len(finding.check) for finding in found)
     for group in dict.fromkeys(finding.group for finding in found):
-        rows = [
-            (f"  {finding.check:<{width}}", WORDS.get(finding.level, finding.level), finding.found)
-            for finding in found
-            if finding.group == group
-        ]
+        shown = [finding for finding in found if finding.group == group]
+        rows = [(f"  {check:<{width}}", WORDS.get(level, level), text) for _, check, level, text, *_ in shown]
         print(group)
         show_table(None, rows, styles=STYLES, fixed=(0, 1))
         print()
     lines = [finding.line for finding in found if finding.level == "problem"]
     for line in lines:
-        print_red(line)
+        print(line)
     if lines:
         print(f"{len(lines)} problem{'s' if len(lines) > 1 else ''}; to fix, run the commands after 'Fix:'")
     else:
         print(f"no problems{' (saving and restoring was not checked)' if quick else ''}")
-
-
-def print_red(line: str) -> None:
-    """Print a problem on one line, however long, so that its command can be copied."""
-    console = terminal()
-    if console is None:
-        print(line)
-        return
-    from rich.text import Text
-
-    head, fix, command = line.rpartition("Fix: ")
-    console.print(Text.assemble((head, "red"), fix, (command, "bold")), soft_wrap=True)
+    print(f"to check whether the versions of packages fit each other: {pip('check')}")

@@ -54,8 +54,11 @@ def main(args: Sequence[str]) -> int:
     options = read_flags(Options, args, prog="jaxrl envs", description=HELP)
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"  # listing needs no accelerator and must not reserve its memory
-    if {"?", "|"} & set(options.filter or ""):
-        show_one(options.filter or "")
+    if options.filter and {"?", "|"} & set(options.filter):  # one environment, with options or wrappers, which is in no list
+        from jaxrl.envs import make_env
+
+        make_env(options.filter)  # raises an error that explains the problem
+        show_table(HEADINGS, [describe(options.filter)])
         return 0
     known, failures = list_ids(options.backend)
     if known and options == Options():
@@ -70,6 +73,7 @@ def main(args: Sequence[str]) -> int:
 def summarise(known: dict[str, list[str]]) -> None:
     """Print a line for each family, the largest of each backend first."""
     from jaxrl.envs import EXTRAS, family_of
+    from jaxrl.envs.wrappers import WRAPPERS, usage
 
     rows = []
     for backend, ids in known.items():
@@ -82,29 +86,9 @@ def summarise(known: dict[str, list[str]]) -> None:
     print(f"\n{counted(known)}. For details: jaxrl envs FAMILY or a part of an id, --backend, --all\n")
     if absent := [f'"jaxrl[{each}]"' for each in EXTRAS if each not in known]:
         print(f"For more environments: pip install {' or '.join(absent)}\n")
-    show_table(("wrapper", "effect on a pure environment"), wrappers(), fixed=(0,))
+    wrappers = [(usage(name), str(WRAPPERS[name].__doc__).partition("\n")[0].replace("``", "")) for name in sorted(WRAPPERS)]
+    show_table(("wrapper", "effect on a pure environment"), wrappers, fixed=(0,))
     print("\nAn id with wrappers, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'")
-
-
-def wrappers() -> list[tuple[str, str]]:
-    """Return the usage and the first docstring line of each wrapper."""
-    from jaxrl.envs.wrappers import WRAPPERS, usage
-
-    return [
-        (usage(name), str(function.__doc__).partition("\n")[0].replace("``", "")) for name, function in sorted(WRAPPERS.items())
-    ]
-
-
-def show_one(env_id: str) -> None:
-    """Print the row of an id with options or wrappers, which is in no list.
-
-    Raises:
-      ValueError: there is no such environment.
-    """
-    from jaxrl.envs import make_env
-
-    make_env(env_id)  # raises an error that explains the problem
-    show_table(HEADINGS, [describe(env_id)])
 
 
 def show(known: dict[str, list[str]], wanted: str | None) -> None:
@@ -114,9 +98,9 @@ def show(known: dict[str, list[str]], wanted: str | None) -> None:
         every = [name for ids in known.values() for name in ids]
         near = nearest(wanted, {name.partition(":")[2] or name for name in every})
         raise ValueError(f"no environment matches {wanted!r}.{near} jaxrl envs --all lists all {len(every):,}.")
-    for backend, ids in sorted(chosen.items(), key=lambda item: -len(item[1])):  # on a terminal, the end is visible
+    for ids in sorted(chosen.values(), key=len, reverse=True):  # on a terminal, the end is visible
         if len(ids) > MOST_DESCRIBED:
-            list_plainly(backend, ids)
+            list_plainly(ids)
         elif ids:
             show_table(HEADINGS, [describe(env_id) for env_id in ids])
         if ids:
@@ -165,6 +149,7 @@ def describe(env_id: str) -> tuple[str, str, str, str]:
     from jaxrl.envs import make_env
     from jaxrl.envs.backends.gymnax import HORIZONS
     from jaxrl.envs.ids import DEFAULT_BACKEND, format_id, parse_id
+    from jaxrl.spaces.trees import space_text
 
     try:
         env = make_env(env_id)
@@ -184,34 +169,12 @@ def describe(env_id: str) -> tuple[str, str, str, str]:
     )
 
 
-def space_text(space: Any) -> str:
-    """Describe a space briefly; a Box with its bounds if they are finite and uniform."""
-    import numpy as np
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict):
-        return f"Dict({', '.join(f'{name}: {space_text(part)}' for name, part in space.items())})"
-    if isinstance(space, spaces.Tuple):
-        return f"Tuple({', '.join(map(space_text, space))})"
-    if not isinstance(space, spaces.Box):
-        return " ".join(str(space).split())
-    uniform = space.low.size > 0 and space.is_bounded() and np.ptp(space.low) == 0 and np.ptp(space.high) == 0
-    shape = ", ".join(map(str, space.shape))
-    return f"Box({shape}) {space.dtype}{f' [{space.low.flat[0]:g}, {space.high.flat[0]:g}]' if uniform else ''}"
-
-
-def list_plainly(backend: str, ids: Sequence[str]) -> None:
-    """Print names next to each other on a terminal, to save space; else one id per line."""
-    console = terminal()
-    if console is None:
+def list_plainly(ids: Sequence[str]) -> None:
+    """Print ids next to each other on a terminal, to save space; else one per line."""
+    if (console := terminal()) is None:
         print("\n".join(ids))
-        return
-    from rich.text import Text
-
-    names = [env_id.removeprefix(f"{backend}:") for env_id in ids]
-    prefix = f"{backend}:" if ids[0] != names[0] else ""
-    console.print(Text(f"{prefix}NAME, where NAME is one of", style="bold"))
-    console.print(Text("  ".join(names)))
+    else:
+        console.print("  ".join(ids), markup=False)
 
 
 def counted(chosen: dict[str, list[str]]) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -74,6 +73,7 @@ def main(args: Sequence[str]) -> int:
     options.check()
     runs = find_runs(options.runs)
     from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
+    from jaxrl.runtime.console.progress import spinner
     from jaxrl.runtime.evaluation.evaluate_runs import EvaluationSettings, evaluate_run
     from jaxrl.runtime.system.devices import enable_compilation_cache, request_devices_for
 
@@ -86,13 +86,11 @@ def main(args: Sequence[str]) -> int:
     results: list[RunScore] = []
     skipped: dict[str, str] = {}
     try:
-        with display(len(runs)) as show:
+        with spinner("jaxrl eval") as say:
             for run, named in runs.items():
                 try:
                     import_trusted(spec_of(run), options.trust)
-                    begin, say = lambda text: show(description=text, episode=""), lambda text: show(episode=text)
-                    results.append(evaluate_run(run, settings, **chosen, begin=begin, say=say))
-                    show(advance=1)
+                    results.append(evaluate_run(run, settings, **chosen, begin=announce, say=say))
                 except (ValueError, TypeError, OSError, ImportError) as error:
                     if named:
                         raise
@@ -105,6 +103,10 @@ def main(args: Sequence[str]) -> int:
     if not results:
         raise ValueError(f"none of the {len(runs)} runs that were found can be played")
     return 1 if skipped else 0
+
+
+def announce(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def find_runs(folders: Sequence[str]) -> dict[str, bool]:
@@ -132,32 +134,10 @@ def spec_of(run: str) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------------------ output
 
 
-@contextlib.contextmanager
-def display(num_runs: int) -> Iterator[Callable[..., None]]:
-    """Show progress on stderr: a spinner on a terminal, else a line per run. Yields a function like ``Progress.update``."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True, highlight=False)
-    live = console.is_terminal and not console.is_dumb_terminal
-    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TextColumn("{task.fields[episode]}")]
-    if num_runs > 1:
-        columns += [BarColumn(24), MofNCompleteColumn()]
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not live) as progress:
-        task = progress.add_task("", total=num_runs, episode="")
-
-        def show(**changed: Any) -> None:
-            progress.update(task, **changed)
-            if "description" in changed and not live:
-                print(changed["description"], file=sys.stderr, flush=True)
-
-        yield show
-
-
 def report(results: Sequence[RunScore], options: EvalOptions) -> None:
     """Print the table and write the JSON file if requested; print only the JSON if it goes to the standard output."""
     from jaxrl.runtime.console.tables import show_table
-    from jaxrl.runtime.system.disk import absolute, write_atomically
+    from jaxrl.runtime.system.disk import absolute
 
     text = json.dumps(as_json(results, options), indent=1, allow_nan=False) + "\n"
     if options.json == "-":
@@ -167,35 +147,34 @@ def report(results: Sequence[RunScore], options: EvalOptions) -> None:
     print(f"{options.episodes} {how} episodes per seed, {options.which} policies\n")
     show_table(COLUMNS, [_row(result) for result in results])
     for result in results:
-        print(f"{result.run}: {result.about}")
-        if result.warning and not options.explore:
-            print(f"{result.run}: {result.warning}; use --explore to play as in training")
-        if result.eval_explore and not options.explore:
-            print(
-                f"{result.run}: its evaluations explored, and its best policies were chosen that way; use --explore for the same"
-            )
-        if result.diverged:
-            print(f"{result.run}: without the seeds {', '.join(map(str, result.diverged))}, which diverged")
-        if lost := [seed for seed, mean in zip(result.seeds, result.returns, strict=True) if mean != mean]:
-            print(f"{result.run}: without the seeds {', '.join(map(str, lost))}, which have returns that are not finite")
-        if cut := int((~result.played.finished).sum()):
-            size = result.played.finished.size
-            print(f"{result.run}: {cut} of {size} episodes were cut at the step limit; their returns so far count")
+        for remark in remarks(result, options):
+            print(f"{result.run}: {remark}")
     if options.json:
-        path = absolute(options.json)
-        if path.exists() and not path.is_file():  # /dev/null or a pipe, which must not be replaced by a file
-            path.write_text(text, encoding="utf-8")
-        else:
-            write_atomically(path, text)
+        absolute(options.json).write_text(text, encoding="utf-8")  # it may be /dev/null or a pipe
         print(f"\nwritten to {options.json}")
+
+
+def remarks(result: RunScore, options: EvalOptions) -> Iterator[str]:
+    """Yield which policies these are, and what the table does not show."""
+    yield result.about
+    if result.warning and not options.explore:
+        yield f"{result.warning}; use --explore to play as in training"
+    if result.eval_explore and not options.explore:
+        yield "its evaluations explored, and its best policies were chosen that way; use --explore for the same"
+    if result.diverged:
+        yield f"without the seeds {', '.join(map(str, result.diverged))}, which diverged"
+    if lost := [seed for seed, mean in zip(result.seeds, result.returns, strict=True) if mean != mean]:
+        yield f"without the seeds {', '.join(map(str, lost))}, which have returns that are not finite"
+    if cut := int((~result.played.finished).sum()):
+        yield f"{cut} of {result.played.finished.size} episodes were cut at the step limit; their returns so far count"
 
 
 def _row(result: RunScore) -> list[str]:
     """Return a row of the table."""
-    from jaxrl.runtime.console.progress import number, spread
+    from jaxrl.runtime.console.progress import known, number, spread
 
     length, seeds = float(result.played.episodic_length.mean()), str(len(result.returns))
-    returns = finite_only(result.returns)
+    returns = known({"return": result.returns}, "return")
     if not len(returns):
         return [result.run, result.algorithm, result.env, seeds, *["–"] * 4, number(length, length)]
     size = float(abs(returns).max())
@@ -206,34 +185,28 @@ def _row(result: RunScore) -> list[str]:
     return [result.run, result.algorithm, result.env, seeds, mean, interval, worst, best, number(length, length)]
 
 
-def finite_only(returns: np.ndarray) -> np.ndarray:
-    """Return the finite returns."""
-    import numpy as np
-
-    return returns[np.isfinite(returns)]
-
-
 def interquartile(returns: np.ndarray) -> tuple[float, float, float]:
     """Return the interquartile mean over seeds with finite returns and its 95 % bootstrap interval; NaN if there are none."""
     import numpy as np
 
     from jaxrl.runtime.plots.statistics import seed_interval
 
-    if not len(returns := finite_only(returns)):
-        return (np.nan,) * 3
-    iqm, low, high = seed_interval(returns[None], metric="iqm")
+    returns = returns[~np.isnan(returns)]
+    iqm, low, high = seed_interval(returns[None]) if len(returns) else np.full((3, 1), np.nan)
     return float(iqm[0]), float(low[0]), float(high[0])
 
 
 def as_json(results: Sequence[RunScore], options: EvalOptions) -> dict[str, Any]:
     """Return plain data: settings, versions, and for each run its returns and lengths, [num_seeds][episodes], with a summary."""
+    import numpy as np
+
     from jaxrl.runtime.logs.provenance import installed_versions
     from jaxrl.runtime.logs.run_folder import plain, without_nan
 
     settings = {name: value for name, value in dataclasses.asdict(options).items() if name not in ("runs", "json", "trust")}
     runs = []
     for result in results:
-        known = finite_only(result.returns)
+        known = result.returns[np.isfinite(result.returns)]
         iqm, *interval = interquartile(known)
         runs.append(
             {

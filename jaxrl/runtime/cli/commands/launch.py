@@ -67,7 +67,8 @@ def main(args: Sequence[str]) -> int:
     shown = screen()
 
     def show(line: str) -> None:
-        print(line, file=shown, flush=True)
+        shown.write(f"{line}\n")  # at once, as several threads write
+        shown.flush()
 
     show(f"launch: {processes} process{'es' * (processes > 1)}, {layout.shown}: {shlex.join(command)}")
     if layout.advice:

@@ -106,11 +106,7 @@ def note(text: str) -> None:
 
 
 def check_options(options: PlotOptions) -> Path:
-    """Check the options and return the path of the output file.
-
-    Raises:
-      ValueError: an option is not allowed.
-    """
+    """Check the options and return the path of the output file."""
     if not options.runs:
         raise ValueError("name at least one folder of a run: jaxrl plot RUN")
     path = at_home(options.out)

@@ -80,7 +80,7 @@ def run(options: SweepOptions) -> int:
         return 0
     check_env_id(sweep.env, options.trust)
     jobs = run_sweep(sweep, out, trust=options.trust, say=lambda text: print(text, flush=True))
-    results = sorted(collect(sweep, jobs, out), key=lambda result: -mean_over_seeds(result.returns))
+    results = sorted(collect(jobs, out), key=lambda result: -mean_over_seeds(result.returns))
     write_table(results, out / "results.csv")
     draw(results, sweep, out / "results.png")
     show(results)
@@ -88,7 +88,7 @@ def run(options: SweepOptions) -> int:
     return 0
 
 
-def collect(sweep: SweepFile, jobs: Sequence[SweepJob], out: Path) -> list[SweepResult]:
+def collect(jobs: Sequence[SweepJob], out: Path) -> list[SweepResult]:
     """Return the last evaluation return of every combination, or the last training return if there were no evaluations."""
     from jaxrl.runtime.logs.read_runs import read_run
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import dataclasses
 import inspect
 import itertools
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
@@ -20,18 +18,20 @@ from jaxrl.algorithms.presets import Preset, find_preset, words
 from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
 from jaxrl.runtime.cli.flags import (
     Count,
-    Flag,
     ModelWords,
+    field_docs,
     parse_count,
     read_flags,
     refuse_foreign_flags,
     refuse_switch_values,
-    shown_as,
 )
 from jaxrl.runtime.cli.group import join_group
+from jaxrl.runtime.cli.options import chosen_options, option_flags
 from jaxrl.runtime.cli.resume import parse_resume, resume
+from jaxrl.runtime.cli.run_flags import RunOptions, run_flags
 from jaxrl.runtime.cli.user_code import import_algorithm, import_env_module
 from jaxrl.runtime.console.tables import folded, plain_table
+from jaxrl.settings.options import dotted_names, option_fields
 
 HELP = """\
 usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
@@ -52,66 +52,6 @@ try:
   jaxrl train ppo --preset ppo-pendulum
   jaxrl train --resume runs/cartpole
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class RunOptions:
-    """Environment, length, logging and output of the run."""
-
-    env: str
-    """Environment: 'name' (gymnax), 'backend:name', or 'module:function'; options and wrappers may follow, as in
-    'CartPole-v1?gravity=5.0|time_limit(200)'."""
-    seeds: Annotated[str, tyro.conf.arg(metavar="N|S,S,…")] = "1"
-    """Number of seeds (8 means 0 to 7), or the seeds themselves, separated by commas: 3,5,7 (a single one: 3,)."""
-    total_steps: Count = 500_000
-    """Environment rows per seed, rounded up to full iterations."""
-    out: Annotated[str | None, shown_as("FOLDER", "runs/ALGORITHM-ENV, numbered if it exists")] = None
-    """Folder for the results: new, empty, or that of the same run, which is then resumed."""
-    eval_every: Annotated[Count | None, shown_as("INT", "about 20 evaluations per run, in a quarter of the rows")] = None
-    """Iterations between evaluations. The first takes place before training; 0: no evaluations."""
-    eval_episodes: Count = 128
-    """Episodes per evaluation and seed."""
-    eval_explore: Flag = False
-    """In evaluations, act as in training instead of greedily; best/ then holds the policies that are best in this sense."""
-    chunk_iterations: Annotated[Count | None, shown_as("INT", "about 50 chunks per run")] = None
-    """Iterations between two updates of the display and the logs. Results do not depend on it."""
-    exact_steps: Flag = False
-    """Raise an error if total_steps is not a multiple of the rows of an iteration, instead of rounding it up."""
-    stop_at: float | None = None
-    """End when the mean evaluation return over seeds reaches this value."""
-    on_nan: Literal["drop", "stop"] = "drop"
-    """When a seed's losses are NaN or infinite: freeze the seed and exclude it from all means, or end the run."""
-    init_from: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Start with those parameters of another run that fit."""
-    init_which: Literal["best", "last"] = "best"
-    """For --init-from: the policies of the best evaluation, or the last checkpoint."""
-    sampler: Literal["sync", "alternating", "async", "xla"] = "sync"
-    """For environments on the host: step all at once; step one half while the policy acts in the other; act in the half that is
-    ready first; or step them inside a compiled program, which is the fastest (envpool on a CPU)."""
-    overlap: Flag = False
-    """For environments on the host: collect each rollout while learning from the one before."""
-    scheme: Literal["a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo"] | None = None
-    """For environments on the host: how collecting and learning are distributed over processes, and synchronised."""
-    num_workers: Annotated[Count | None, shown_as("INT", "none, or with a scheme one less than cores")] = None
-    """Number of worker processes over which the environments are distributed."""
-    devices_per_seed: Annotated[Count | None, shown_as("INT", "1, or more if devices would be idle")] = None
-    """Number of devices over which the environments of each seed are sharded, for environments in JAX."""
-    checkpoint_every: float = 60.0
-    """Seconds between checkpoints, more if saving would take over 3 % of the time; 0: only at the end."""
-    keep_checkpoints: Count = 3
-    """Number of checkpoints to keep."""
-    save_replay: bool = True
-    """Include the replay buffer in checkpoints; otherwise a resumed run is not bit-equal to an uninterrupted one."""
-    tensorboard: bool = True
-    """Write TensorBoard event files."""
-    wandb: Annotated[str | None, tyro.conf.arg(metavar="PROJECT")] = None
-    """W&B project to log to; needs pip install "jaxrl[wandb]"."""
-    quiet: Flag = False
-    """Print only errors."""
-    distributed: Flag = False
-    """Train together with the other tasks of this job, started by srun or mpirun. Not needed with jaxrl launch."""
-    preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Take environment, seeds, steps and settings from a preset (jaxrl presets); other flags override it."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -175,25 +115,34 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
     Raises:
       ValueError: a flag is wrong; the message names the nearest flag.
     """
-    entry = ALGORITHMS[algorithm]
+    entry, flags = ALGORITHMS[algorithm], run_flags()
     _, config, hyperparams = entry.load()
     preset, names = _chosen_preset(algorithm, args), setting_names(algorithm)
     measured = preset.settings if preset else {}
     structure = _flags("Structure", "Sizes and switches. Changing a value recompiles the program.", config, names[0], measured)
     if entry.network:
-        structure = _with_model(structure, algorithm, measured.get("model", {}))
+        structure = _with_networks(structure, algorithm, measured)
     data = _flags("Hyperparameters", "Numbers that the algorithm uses as data.", hyperparams, names[1], measured)
+    options = option_flags(config, measured)
 
-    def chosen(run: RunOptions, structure: Any, hyperparameters: Any) -> tuple[RunOptions, dict[str, Any]]:
+    def chosen(run: RunOptions, structure: Any, hyperparameters: Any, options: Any) -> tuple[RunOptions, dict[str, Any]]:
         settings = {**dataclasses.asdict(structure), **dataclasses.asdict(hyperparameters)}
-        return run, {name: value for name, value in settings.items() if value != {}}  # the default network
+        settings = {name: value for name, value in settings.items() if value != {}}  # the default network
+        return run, settings | chosen_options(config, measured, dataclasses.asdict(options))
 
-    chosen.__annotations__ |= {"run": RunOptions, "structure": structure, "hyperparameters": data}
+    chosen.__annotations__ |= {"run": flags, "structure": structure, "hyperparameters": data, "options": options}
     if preset:
-        run = RunOptions(preset.env, str(preset.num_seeds), preset.total_steps, preset=preset.name)
-        chosen.__defaults__ = (run, structure(), data())
+        run = flags(preset.env, str(preset.num_seeds), preset.total_steps, preset=preset.name)
+        chosen.__defaults__ = (run, structure(), data(), options())
     if not {"-h", "--help"} & set(args):
-        refuse_foreign_flags(args, {*get_type_hints(RunOptions), *get_type_hints(structure), *names[1]})
+        allowed = {
+            *get_type_hints(flags),
+            *get_type_hints(structure),
+            *names[1],
+            *option_fields(config),
+            *dotted_names(config),
+        }
+        refuse_foreign_flags(args, allowed)
         refuse_switch_values(args, [name for name, type_ in get_type_hints(config).items() if type_ is bool])
     return read_flags(
         chosen,
@@ -231,33 +180,20 @@ def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Ma
     return flags
 
 
-def _with_model(structure: type, algorithm: str, measured: Mapping[str, Any]) -> type:
-    """Add ``--model`` to the flags."""
+def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any]) -> type:
+    """Add ``--model``, and ``--critic`` for an algorithm with critics, to the flags."""
     entry = ALGORITHMS[algorithm]
-    help_ = (
-        f"Arguments of the network {entry.network}, such as core=gru hidden_sizes=128,128 (listed by jaxrl algos {algorithm})."
-    )
-    shown = tyro.conf.arg(help=help_, help_behavior_hint=f"(default: {' '.join(words(measured)) or 'none'})")
-    default = dataclasses.field(default_factory=lambda: dict(measured))
-    flags = dataclasses.make_dataclass(
-        structure.__name__, [("model", Annotated[ModelWords, shown], default)], bases=(structure,), frozen=True
-    )
+    networks = {"model": entry.network, "critic": "action_value"}
+    fields = []
+    for name in networks.keys() & inspect.signature(entry.load().make).parameters.keys():
+        help_ = f"Arguments of the network {networks[name]}, such as hidden_sizes=128,128"
+        help_ += f" (listed by jaxrl algos {algorithm})." if name == "model" else "; others are those of --model."
+        default = dict(measured.get(name, {}))
+        shown = tyro.conf.arg(help=help_, help_behavior_hint=f"(default: {' '.join(words(default)) or 'none'})")
+        fields.append((name, Annotated[ModelWords, shown], dataclasses.field(default_factory=default.copy)))
+    flags = dataclasses.make_dataclass(structure.__name__, sorted(fields, reverse=True), bases=(structure,), frozen=True)
     flags.__doc__ = structure.__doc__
     return flags
-
-
-def field_docs(source: type) -> dict[str, str]:
-    """Return the docstrings of the fields of a dataclass or NamedTuple: strings in their types or below them, also of bases."""
-    types = get_type_hints(source, include_extras=True)
-    docs = {name: text for name, type_ in types.items() for text in getattr(type_, "__metadata__", ()) if isinstance(text, str)}
-    for base in source.__bases__:
-        docs |= field_docs(base) if dataclasses.is_dataclass(base) else {}
-    body = ast.parse(textwrap.dedent(inspect.getsource(source))).body[0].body  # type: ignore[attr-defined]
-    for field, after in itertools.pairwise(body):
-        text = after.value if isinstance(after, ast.Expr) else None
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Constant):
-            docs[field.target.id] = str(text.value)
-    return {name: " ".join(text.replace("``", "").split()) for name, text in docs.items()}
 
 
 def parse_seeds(text: str) -> int | list[int]:

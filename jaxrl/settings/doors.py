@@ -1,4 +1,4 @@
-"""Public names defined in a higher layer than the module that exports them, so that the module need not import that layer."""
+"""Public names defined in a higher layer than the module that exports or describes them, which need not import that layer."""
 
 from __future__ import annotations
 

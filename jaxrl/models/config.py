@@ -1,0 +1,227 @@
+"""Keywords of the built-in networks: types, defaults, texts and checks, in one place.
+
+``configured_by`` gives them to a network function, for type checkers, ``inspect.signature`` and ``help``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, cast, get_args, get_type_hints
+
+from gymnasium import spaces
+
+from jaxrl.models.convolution import CONVOLUTIONS
+from jaxrl.models.cores import CORES
+from jaxrl.models.images import IMAGE_NETWORKS, LAYOUTS
+from jaxrl.models.initialisers import ACTIVATIONS, DTYPES
+from jaxrl.settings.docstrings import entries, with_entries
+from jaxrl.settings.validation import Count, NonNegative, Range, checked
+from jaxrl.types import Model
+
+CHOICES: dict[str, Collection[Any]] = {
+    "encoder": ("auto", *IMAGE_NETWORKS, "flat"),
+    "activation": sorted(ACTIVATIONS),
+    "image_layout": LAYOUTS,
+    "convolution": CONVOLUTIONS,
+    "dtype": DTYPES,
+    "core": (None, *CORES),
+}
+"""Keyword -> its allowed values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """Keywords of all built-in networks. Values are checked, and converted to plain numbers and tuples.
+
+    Args:
+      encoder: the network for images (Boxes with three axes, or greyscale ones with two): "nature" (Mnih et al. 2015), "mnih2013"
+        (Mnih et al. 2013), "impala" (Espeholt et al. 2018), "minatar" (Young & Tian 2019), or "flat" to flatten images. "auto":
+        "nature" from 36×36 pixels, "minatar" below.
+      hidden_sizes: units of each hidden layer, after the encoders and before the core. Default: (64, 64), or the layers of the
+        encoder's paper: (512,) for "nature", (256,) for "mnih2013" and "impala", (128,) for "minatar".
+      activation: "tanh", "relu", "elu" or "silu", also in convolutions. Default: "relu".
+      layer_norm: normalise hidden layers before the activation (Ba et al. 2016).
+      use_previous: also feed the previous action and reward to the network. Default: True with a core.
+      image_layout: "HWC", "CHW", or "auto": channels first if the first axis is shorter than the last, as in envpool's Atari.
+      channel_multiplier: factor on the number of channels in the paper.
+      convolution: for "minatar", "slices", "convolution" or "auto" (by platform); see ``board_convolution``.
+      embedding_size: embed Discrete and MultiDiscrete observations as learnt vectors of this size. Default: one-hot, or vectors
+        of 64 for choices among more than 1,024.
+      dtype: "float32" or "bfloat16", the type that layers compute in. Parameters, the core's carry and outputs are always f32.
+
+    Raises:
+      ValueError: a setting is unknown, or has no effect on these observations, or an image is too small for its encoder.
+      TypeError: a setting has the wrong type, or a space is not supported.
+    """
+
+    encoder: str = "auto"
+    hidden_sizes: Sequence[int] | None = None
+    activation: str | None = None
+    layer_norm: bool = False
+    use_previous: bool | None = None
+    image_layout: str = "auto"
+    channel_multiplier: Count = 1
+    convolution: str = "auto"
+    embedding_size: Count | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name, type_ in get_type_hints(type(self), include_extras=True).items():
+            object.__setattr__(self, name, _checked(name, getattr(self, name), type_))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreConfig(NetworkConfig):
+    """Keywords of networks that may have memory.
+
+    Args:
+      core: None, "gru" (Cho et al. 2014) or "lstm" (Gers et al. 2000). Its carry is reset where ``is_first`` is true.
+      core_size: units of the core.
+    """
+
+    core: str | None = None
+    core_size: Count = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig(CoreConfig):
+    """Keywords of ``actor_critic``.
+
+    Args:
+      activation: "tanh", "relu", "elu" or "silu", also in convolutions. Default: "relu" with an image, else "tanh".
+      shared: policy and value share one torso and core. Default: True with an image or a core.
+      squash: for a bounded Box, squash the Gaussian into the bounds (``TanhNormal``) instead of clipping its samples.
+    """
+
+    shared: bool | None = None
+    squash: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class QNetworkConfig(CoreConfig):
+    """Keywords of ``q_network``.
+
+    Args:
+      dueling: use a stream for the state's value and one for advantages, each with its last hidden layer. An action's value is
+        value + advantage − mean advantage (Wang et al. 2016, eq. 9). Excludes a core.
+    """
+
+    dueling: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dueling and self.core is not None:
+            raise ValueError(f"core={self.core!r} and dueling=True are mutually exclusive: leave one out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueNetworkConfig(QNetworkConfig):
+    """Keywords of ``value_network``.
+
+    Args:
+      core: None. ``q_network`` has cores.
+      noise: σ₀ of noisy layers in the head (Fortunato et al. 2018); 0 for plain layers. Noise is drawn only when a key is given.
+      num_outputs: number of outputs per action, f32[..., n, num_outputs]. No mask is applied to them.
+      num_fractions: number of fractions of a ``QuantileOutput``, drawn with a key and evenly spaced without one (Dabney et al.
+        2018b). Excludes ``num_outputs``.
+    """
+
+    noise: NonNegative = 0.0
+    num_outputs: Count | None = None
+    num_fractions: Count | None = None
+
+    def __post_init__(self) -> None:
+        if self.core is not None:
+            raise ValueError(f"core={self.core!r}: value_network has no core; use q_network for plain Q-values with a core")
+        super().__post_init__()
+        if self.num_outputs and self.num_fractions:
+            counts = f"num_outputs={self.num_outputs} and num_fractions={self.num_fractions}"
+            raise ValueError(f"{counts} are mutually exclusive: leave one out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionValueConfig(NetworkConfig):
+    """Keywords of ``action_value``.
+
+    Args:
+      dropout: fraction of units to drop in each hidden layer when a key is given (Hiraoka et al. 2022, with ``layer_norm``).
+      num_outputs: number of outputs in place of one value, such as quantiles; for a Box only.
+    """
+
+    dropout: Annotated[float, Range(0, 0.99)] = 0.0
+    num_outputs: Count | None = None
+
+
+# ----------------------------------------------------------------------------------------------------------- network functions
+
+C = TypeVar("C", bound=NetworkConfig)
+P = ParamSpec("P")
+Space = spaces.Space
+OBSERVATION_SPACE = "Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them. Each entry is encoded by its kind."
+
+
+def configured_by(
+    config: Callable[P, C],
+) -> Callable[[Callable[[Space, Space, C], Model]], Callable[Concatenate[Space, Space, P], Model]]:
+    """Return a decorator of a function ``(observation_space, action_space, config)``: it takes the config's fields as keywords.
+
+    The function's docstring documents the action space and what differs; each entry of its Args and Raises replaces the config's.
+    """
+    fields: Any = inspect.signature(config).parameters
+    kinds = inspect.getmro(cast(type, config))[-2::-1]  # without object, NetworkConfig first
+
+    def decorate(build: Callable[[Space, Space, C], Model]) -> Callable[Concatenate[Space, Space, P], Model]:
+        @functools.wraps(build)
+        def network(observation_space: Space, action_space: Space, **keywords: Any) -> Model:
+            for name in keywords.keys() - fields:
+                raise TypeError(f"{build.__name__}() got an unexpected keyword argument {name!r}")
+            return build(observation_space, action_space, cast(Any, config)(**keywords))
+
+        made, signature = cast(Any, network), inspect.signature(build)
+        both_spaces = list(signature.parameters.values())[:2]
+        made.config, made.__signature__ = config, signature.replace(parameters=[*both_spaces, *fields.values()])
+        if build.__doc__:  # python -OO leaves none
+            texts = {"observation_space": OBSERVATION_SPACE} | entries("Args", *kinds, build)
+            args = {name: texts[name] for name in made.__signature__.parameters}
+            made.__doc__ = with_entries(build, Args=args, Raises=entries("Raises", *kinds, build))
+        return made
+
+    return decorate
+
+
+# ---------------------------------------------------------------------------------------------------------------------- checks
+
+
+def _checked(name: str, value: Any, type_: Any) -> Any:
+    """Return a keyword's value as a plain one.
+
+    Raises:
+      ValueError, TypeError: the value is not allowed for any observations.
+    """
+    optional = type(None) in get_args(type_)
+    if value is None and optional:
+        return None
+    if name == "hidden_sizes":
+        return _sizes(value)
+    if name not in CHOICES:
+        return checked(name, value, get_args(type_)[0] if optional else type_)
+    if value not in CHOICES[name]:
+        raise ValueError(f"{name}={value!r} is unknown: choose one of {CHOICES[name]}{_similar(value, CHOICES[name])}")
+    return value
+
+
+def _sizes(hidden_sizes: Any) -> tuple[int, ...]:
+    sizes = tuple(hidden_sizes) if isinstance(hidden_sizes, Sequence) else (None,)
+    if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
+        raise ValueError(f"hidden_sizes={hidden_sizes!r} must be positive integers, as in (64, 64), or (64,) for one layer")
+    return sizes
+
+
+def _similar(value: Any, allowed: Collection[Any]) -> str:
+    written = {name.lower(): name for name in allowed if name}
+    close = difflib.get_close_matches(str(value).lower(), written, n=1, cutoff=0.5)
+    return f". Did you mean {written[close[0]]!r}?" if close else ""

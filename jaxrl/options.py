@@ -1,0 +1,42 @@
+"""Options of all algorithms: settings that belong together, as in ``make_dqn(env, head=C51(v_max=200), replay=Prioritized())``.
+
+``jaxrl.settings.options`` says how they are written in data, flags and sweep files.
+"""
+
+from jaxrl.algorithms.common.critic_ensemble import Ensemble
+from jaxrl.algorithms.common.optimistic_exploration import Optimistic
+from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
+from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Munchausen, Scalar
+from jaxrl.algorithms.common.quantile_critics import Quantiles
+from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature
+from jaxrl.algorithms.common.value_rescaling import Rescale
+from jaxrl.exploration.options import OU, Gaussian, Noisy, Spread
+from jaxrl.replay.options import Episode, Final, Future, Prioritized, Sequence, Uniform
+
+__all__ = [
+    "C51",
+    "IQN",
+    "OU",
+    "QR",
+    "Clip",
+    "Double",
+    "Ensemble",
+    "Episode",
+    "Final",
+    "FixedTemperature",
+    "Future",
+    "Gaussian",
+    "Greedy",
+    "KLPenalty",
+    "LearnedTemperature",
+    "Munchausen",
+    "Noisy",
+    "Optimistic",
+    "Prioritized",
+    "Quantiles",
+    "Rescale",
+    "Scalar",
+    "Sequence",
+    "Spread",
+    "Uniform",
+]

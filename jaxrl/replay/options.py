@@ -1,0 +1,67 @@
+"""Options of replay: how rows are drawn, and how goals are relabelled."""
+
+from __future__ import annotations
+
+from jaxrl.replay import ReplayFn
+from jaxrl.replay.prioritised import prioritised_replay
+from jaxrl.replay.sequence import sequence_replay
+from jaxrl.replay.uniform import uniform_replay
+from jaxrl.settings.options import Option, option
+from jaxrl.settings.validation import Unit
+
+
+@option("uniform")
+class Uniform(Option):
+    """Draw all rows with equal probability (``jaxrl.replay.uniform``)."""
+
+    @property
+    def function(self) -> ReplayFn:
+        return uniform_replay
+
+
+@option("prioritized")
+class Prioritized(Option):
+    """Draw rows in proportion to their last |TD error| (Schaul et al. 2016; ``jaxrl.replay.prioritised``)."""
+
+    exponent: Unit = 0.6
+    """α: a row's probability is proportional to its priority to this power; 0 draws all rows with equal probability."""
+    importance_exponent: Unit = 0.4
+    """β: the loss of a row is weighted by its probability to the power of −β. With ``anneal``, β rises linearly to 1 at
+    ``total_steps``."""
+
+    @property
+    def function(self) -> ReplayFn:
+        return prioritised_replay(priority_exponent=self.exponent)
+
+
+@option("sequence")
+class Sequence(Option):
+    """Draw whole sequences, with the carry before the first row, in proportion to their priorities (Kapturowski et al. 2019;
+    ``jaxrl.replay.sequence``)."""
+
+    exponent: Unit = 0.9
+    """Exponent of the priorities; 0 draws all sequences with equal probability."""
+    importance_exponent: Unit = 0.6
+    """Exponent of the importance weights of losses. With ``anneal`` it rises linearly to 1 at ``total_steps``."""
+
+    @property
+    def function(self) -> ReplayFn:
+        return sequence_replay(prioritised_replay(priority_exponent=self.exponent))
+
+
+@option("future")
+class Future(Option):
+    """Relabel rows with a later state of their episode as the goal (Andrychowicz et al. 2017; ``jaxrl.replay.hindsight``)."""
+
+    share: Unit = 0.8
+    """Share of the drawn rows that are relabelled; 0.8 is four new goals per desired goal."""
+
+
+@option("final")
+class Final(Future):
+    """Relabel rows with the last state of their episode as the goal."""
+
+
+@option("episode")
+class Episode(Future):
+    """Relabel rows with any state of their episode as the goal."""
