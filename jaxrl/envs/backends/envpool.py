@@ -7,6 +7,7 @@ import functools
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -101,7 +102,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
                 pool = envpool.make_gymnasium(name, env_seed=env_seeds(seed, num_envs, first_id), **sizes, **options)
             except RuntimeError as error:
                 raise RuntimeError(f"envpool cannot start {label}: {error}") from error
-        return _Running(label, pool, num_envs, observation_space, info_dtypes, action_space, action_spec.dtype, batch_size)
+        return _Running(label, pool, num_envs, batch_size, observation_space, info_dtypes, action_space, action_spec.dtype)
 
     can_render = kind in DRAWN and (kind != "mujoco" or _load_egl())
     eval_options = {option: value for option, value in options.items() if option not in LEARNING}
@@ -118,26 +119,21 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     )
 
 
+@dataclass(eq=False)
 class _Running:
     """Open environments: see ``jaxrl.types.HostEnvs``."""
 
-    def __init__(
-        self,
-        label: str,
-        pool: Any,
-        num_envs: int,
-        observation_space: spaces.Space,
-        info_dtypes: Mapping[str, np.dtype],
-        action_space: spaces.Space,
-        action_dtype: Any,
-        batch_size: int,
-    ) -> None:
-        self._label, self._pool, self._num_envs, self._batch_size = label, pool, num_envs, batch_size
-        self._sent = 0
-        """Number of rows sent but not yet received."""
-        self._observation_space, self._info_dtypes = observation_space, info_dtypes
-        self._action_space, self._action_dtype = action_space, action_dtype
-        self._done: np.ndarray | None = None
+    _label: str
+    _pool: Any
+    _num_envs: int
+    _batch_size: int
+    _observation_space: spaces.Space
+    _info_dtypes: Mapping[str, np.dtype]
+    _action_space: spaces.Space
+    _action_dtype: Any
+    _sent: int = 0
+    """Number of rows sent but not yet received."""
+    _done: np.ndarray | None = None
 
     def reset(self) -> PyTree:
         pool, parts = self._running(), []

@@ -133,9 +133,6 @@ def _open(task: Task, num_envs: int, seed: int, first_id: int = 0, *, num_worker
     return Processes(task.label, task.open, num_envs, seed, first_id, num_workers=num_workers, check=check, **options)
 
 
-# ------------------------------------------------------------------------------------------------------------ names and options
-
-
 def _find(label: str, name: str) -> tuple[str | None, EnvSpec]:
     """Import the module that a name contains. Return the module's name and the environment's spec."""
     module, _, rest = name.rpartition(":")
@@ -205,9 +202,6 @@ def _lacking(label: str, error: Exception) -> ModuleNotFoundError:
         packages = f"package {missing[0]}, which is" if len(missing) == 1 else f"packages {' and '.join(missing)}, which are"
         return ModuleNotFoundError(f'{label} needs the {packages} not installed: pip install "{EXTRAS[kind]}"')
     return ModuleNotFoundError(f"{label} cannot be built here: {one_line(error)}")
-
-
-# ---------------------------------------------------------------------------------------------------------------------- spaces
 
 
 def narrow_space(label: str, space_name: str, space: spaces.Space) -> spaces.Space:

@@ -70,14 +70,10 @@ def _render_problems(env: HostEnv) -> list[str]:
 
 
 def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False, first_id: int = 0) -> tuple[list[Any], bool]:
-    """Reset and step; raise EnvError if a call fails or a row is invalid.
+    """Reset and step the environments from ``first_id`` on, with other actions on rows after the end of an episode if asked.
 
-    Args:
-      other_after_end: take other actions on rows after the end of an episode.
-      first_id: first environment to open, as in a worker that holds only the last ones.
-
-    Returns:
-      Copies of everything returned, and whether a reset row had a nonzero reward.
+    Return copies of everything returned, and whether a reset row had a nonzero reward. Raise EnvError if a call fails or a row is
+    invalid.
     """
     keywords = {"first_id": first_id} if first_id else {}
     try:

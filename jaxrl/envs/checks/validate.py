@@ -64,9 +64,6 @@ def find_problems(env: Env | HostEnv) -> list[str]:
     return problems
 
 
-# -------------------------------------------------------------------------------------------------------------- spaces, params
-
-
 def _space_problems(space_name: str, space: Any, supported: tuple[type, ...]) -> list[str]:
     if not isinstance(space, supported):
         names = ", ".join(kind.__name__ for kind in supported)
@@ -147,9 +144,6 @@ def _params_problems(params: PyTree) -> list[str]:
                 "and arrays in a NamedTuple, a dict or a flax.struct.dataclass; put values that set shapes into a closure"
             )
     return problems
-
-
-# ------------------------------------------------------------------------------------------------------------- reset and step
 
 
 def _function_problems(env: Env) -> list[str]:
@@ -251,9 +245,6 @@ def explain(name: str, error: Exception) -> str:
             "function: keep all state in env_state"
         )
     return f"{name} raised {type(error).__name__}: {reason}"
-
-
-# ----------------------------------------------------------------------------------------------------------------- comparing
 
 
 def mismatches(subject: str, got: PyTree, want: PyTree, source: str, *, numpy: str = "jnp") -> list[str]:

@@ -99,6 +99,11 @@ class Child:
         """Return whether there is something to ``receive``, including the end of the connection."""
         return self.connection.poll()
 
+    @property
+    def where(self) -> str:
+        """End of a message that names its log."""
+        return "" if self.log is None else f": its output is in {self.log}"
+
     def write_log(self, text: str) -> None:
         """Append text to its log, if it has one."""
         if self.log is not None:

@@ -44,11 +44,6 @@ class WorkerHandle:
         first, last = self.job.first_id, self.job.first_id + self.job.num_envs - 1
         return f"worker {self.job.worker} (environment{f's {first} to {last}' if last > first else f' {first}'})"
 
-    @property
-    def where(self) -> str:
-        """End of a message that names the log."""
-        return "" if self.log is None else f": its output is in {self.log}"
-
     def state(self) -> WorkerState:
         """Return its rate, parameter lag and restarts since the last call."""
         done, self.done = self.done, []
