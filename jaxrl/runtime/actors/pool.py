@@ -23,8 +23,7 @@ from jaxrl.runtime.actors.stragglers import cut_rows, enough
 from jaxrl.runtime.actors.worker_handle import WorkerHandle, shares
 from jaxrl.runtime.samplers.diagnostics import Stopwatch, WorkerState
 from jaxrl.runtime.samplers.sampler import host_env
-from jaxrl.runtime.system.devices import threads_per_worker
-from jaxrl.runtime.system.environment_variables import cpu_devices
+from jaxrl.runtime.system.devices import cpu_devices, threads_per_worker
 from jaxrl.settings.aliases import unknown
 from jaxrl.settings.validation import Range, check_count, check_number
 from jaxrl.types import Agent, Key, Metrics, Policy, PyTree, Rollout
