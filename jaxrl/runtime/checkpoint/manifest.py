@@ -86,12 +86,7 @@ def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: st
 
 
 def read(folder: Path, step: int) -> CheckpointInfo:
-    """Read the manifest of a step folder and check its own digest; the other files are not checked.
-
-    Raises:
-      Damage, CheckpointError: as ``read_whole``.
-      OSError: it cannot be read.
-    """
+    """Read the manifest of a step folder and check only its own digest. Errors as in ``read_whole``, or OSError."""
     raw = read_regular(folder / NAME)
     try:
         body = parse_json(raw)

@@ -32,11 +32,7 @@ class Column:
     """One array of a file, read in order from its first row."""
 
     def __init__(self, name: str, stream: IO[bytes], size: int) -> None:
-        """
-        Args:
-          name: for error messages.
-          size: bytes of the header and all rows.
-        """
+        """Read the header. ``name`` is for error messages; ``size`` is that of the header and all rows, in bytes."""
         self._name, self._stream = name, stream
         with _explained(name):
             self.shape, self.dtype, fortran_order, offset = _header(stream)

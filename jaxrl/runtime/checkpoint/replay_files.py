@@ -86,14 +86,7 @@ def load_replay(path: str | os.PathLike[str], agent: Agent, state: L) -> L:
 
 
 def _open(path: Path, file: Arrays, agent: Agent) -> tuple[list[Column], Any]:
-    """Open the arrays of rows for this agent and check their headers; no rows are read yet.
-
-    Returns:
-      The columns, and the structure of a row of them.
-
-    Raises:
-      ValueError: arrays are missing, or have other shapes or dtypes.
-    """
+    """Open the arrays of rows and check that they fit this agent. Return the columns, and the structure of a row of them."""
     leaves, structure = jax.tree.flatten_with_path(example_row(agent.env.observation_space, agent.env.action_space))
     if missing := {_name(where) for where, _ in leaves} - {*file.names}:
         held = ", ".join(name if name.isprintable() else ascii(name) for name in file.names[:20]) or "no array"

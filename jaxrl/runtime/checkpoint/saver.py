@@ -45,12 +45,7 @@ class Saver:
         leave_out: Sequence[str] = (),
         note: Callable[[str], None],
     ) -> None:
-        """
-        Args:
-          spec, request: of the agent and the run; stored in each checkpoint.
-          every: seconds between checkpoints; 0 saves only at the end.
-          leave_out: fields of the learner to omit from checkpoints.
-        """
+        """``every``: seconds between checkpoints; 0: only at the end. ``leave_out``: fields of the learner that they omit."""
         self._folder, self._checkpoints, self._best = folder, folder.path / CHECKPOINTS, folder.path / BEST
         self.saved: int | None = None
         """Last step that was saved or restored."""

@@ -175,10 +175,7 @@ def _open_for_writing(folder: Path, run: str | None) -> Workspace:
 
 def _make_way(folder: Path, step: int, run: str | None, owned: bool) -> None:
     """Set aside this run's steps from ``step`` on that are not intact; in a folder that is ``owned``, set aside anything there.
-
-    Raises:
-      CheckpointError: there is an intact step from ``step`` on, or its path is occupied by something that is not the run's.
-    """
+    Raise CheckpointError if there is an intact step, or something that is not the run's."""
     place = folder / str(step)
     if os.path.lexists(place) and not place.is_dir():
         _set_aside(place, step, "is not a folder", owned)

@@ -159,11 +159,7 @@ def check_which(name: str, which: str) -> None:
 
 
 def saved_folder(run: str | os.PathLike[str], which: str, name: str = "which") -> Path:
-    """Return the folder in which a run saved its best policies or its checkpoints.
-
-    Raises:
-      FileNotFoundError: nothing was saved there; the message suggests ``which="last"`` if a checkpoint exists.
-    """
+    """Return the folder in which a run saved its best policies or its checkpoints; raise FileNotFoundError if it has none."""
     folder = absolute(run)
     saved = folder / (BEST if which == "best" else CHECKPOINTS)
     if latest_step(saved) is None:

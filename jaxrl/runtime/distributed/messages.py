@@ -63,12 +63,7 @@ def sealed(data: Mapping[str, Any], secret: bytes, nonce: str) -> bytes:
 
 
 def opened(line: bytes, secret: bytes, nonce: str) -> dict[str, Any]:
-    """Return the data of a signed message.
-
-    Raises:
-      Forged: the line is signed with another secret, or for another nonce.
-      ValueError: the line is not a message.
-    """
+    """Return the data of a signed message. Raise Forged for another secret or nonce, ValueError for other lines."""
     message = parsed(line)
     body, signature = message.get("body"), message.get("signature")
     if not (isinstance(body, str) and isinstance(signature, str)):
