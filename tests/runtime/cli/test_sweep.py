@@ -104,7 +104,7 @@ def test_hyperparameters_share_a_program_and_structure_does_not(file: Path) -> N
         (
             "gamma = [0.9]",
             'model = ["gru"]',
-            "model = 'gru' must be a table of arguments of the network, such as { hidden_sizes =",
+            "model = 'gru' must be a table of arguments of the network",
         ),
         ("gamma = [0.9]", 'model = [{cor = "gru"}]', "actor_critic takes no 'cor'. Did you mean 'core'?"),
         ("gamma = [0.9]", 'model = [{core = "gruu"}]', "core='gruu' is unknown: choose one of"),
