@@ -15,7 +15,6 @@ import pytest
 
 from jaxrl.algorithms import ddpg, sac, td3
 from jaxrl.algorithms.common.critic_ensemble import (
-    MOST_PACKED,
     ActorCriticPair,
     CriticBatch,
     Ensemble,
@@ -24,7 +23,6 @@ from jaxrl.algorithms.common.critic_ensemble import (
     draw_updates,
     learn_critics,
     min_over_subset,
-    networks,
 )
 from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -71,26 +69,6 @@ def test_the_least_is_of_the_chosen() -> None:
     values = jnp.array([[3.0, -1.0], [1.0, 5.0], [2.0, 0.0]])
     np.testing.assert_array_equal(min_over_subset(values, jnp.array([True, False, True])), [2, -1])
     np.testing.assert_array_equal(min_over_subset(values[..., None], jnp.array([False, True, False])), [[1], [5]])
-
-
-@pytest.mark.slow
-def test_large_networks_learn_as_small_ones_do_with_their_leaves_apart() -> None:
-    """The steps of clipped Adam are the same whether or not the gradient is packed into one vector."""
-    _, setup, learner, _ = drawn()
-    few = {"a": jnp.linspace(-1.0, 1.0, 7), "b": jnp.ones((2, 3))}
-    many = few | {"c": jnp.zeros(MOST_PACKED)}  # with gradient 0
-
-    def loss(params: Any) -> Any:
-        return (params["a"] ** 4).sum() + (params["b"] * jnp.arange(6.0).reshape(2, 3)).sum(), {}
-
-    packed, apart = networks(setup, ActorCriticPair(few, many), learner.hyperparams)
-    states = [net.optimise.init(net.pack(params)) for net, params in ((packed, few), (apart, many))]
-    assert jax.tree.leaves(states[0])[1].shape == (13,) and len(jax.tree.leaves(states[1])) == 1 + 2 * 3
-    for _ in range(3):
-        few, states[0], metrics = packed.descend(loss, few, states[0], None)
-        many, states[1], same = apart.descend(loss, many, states[1], None)
-        np.testing.assert_allclose(metrics["losses/grad_norm"], same["losses/grad_norm"], rtol=1e-6)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), few, {name: many[name] for name in few})
 
 
 @pytest.mark.slow
