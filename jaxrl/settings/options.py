@@ -80,9 +80,6 @@ def unknown_field(kind: Any, field: str) -> str:
     return f"{kind.__name__} has no field {field!r}.{said}"
 
 
-# ------------------------------------------------------------------------------------------------------------ types of settings
-
-
 @functools.cache
 def option_fields(config: Any) -> dict[str, tuple[Any, ...]]:
     """Return the settings of a Config that are options, with the kinds that each accepts; None if it may be left out."""
@@ -121,9 +118,6 @@ def hyperparameters_of(config: Any) -> Iterator[tuple[str, float]]:
                 yield field.metadata["hyperparameter"], getattr(chosen, field.name)
 
 
-# --------------------------------------------------------------------------------------------------------------- options as data
-
-
 def as_data(value: Option | None) -> dict[str, Any] | None:
     """Return an option as plain data."""
     return None if value is None else {"name": value.name, **{f.name: getattr(value, f.name) for f in dataclasses.fields(value)}}  # type: ignore[arg-type]
@@ -133,11 +127,6 @@ def described_option(config: Any, name: str, value: Option | None) -> dict[str, 
     """Return the entry of an option in a spec: nothing if it was ``added`` later and has its default."""
     field = config.__dataclass_fields__[name]
     return {} if "added" in field.metadata and value == field.default else {name: as_data(value) or "none"}
-
-
-def changed_fields(value: Option) -> dict[str, Any]:
-    """Return the fields of an option that differ from their defaults."""
-    return {name: x for name, x in dataclasses.asdict(value).items() if x != getattr(type(value)(), name)}  # type: ignore[call-overload]
 
 
 def resolve_option(setting: str, value: Any, kinds: tuple[Any, ...], default: Option | None) -> Option | None:
