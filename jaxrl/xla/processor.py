@@ -7,8 +7,8 @@ import functools
 from pathlib import Path
 
 VENDORS = ("AuthenticAMD",)
-"""Makers of processors on which cut batches were measured to be faster. On an Intel Xeon with 2 MiB per core and AVX-512, PPO with
-512 environments is 1.2 times as fast uncut."""
+"""Makers of processors on which cut batches were measured to be faster. On an Intel Xeon with 2 MiB per core, PPO with
+512 environments is 1.2 times as fast uncut (AVX-512)."""
 CORES = 2
 """XLA computes the products of one program on several cores, and a part is to fit in the second-level caches of two."""
 USUAL_BYTES = 1 << 20
