@@ -186,6 +186,12 @@ def sequences(replay: Replay, state: Any, draw: Draw, length: int) -> Sequences:
     )
 
 
+def swap_axes(batch: Sequences) -> Sequences:
+    """Swap the time and sequence axes. Batches are split between updates along the first axis."""
+    rows: Any = batch._replace(carry=(), weight=())  # type: ignore[arg-type]
+    return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=batch.carry, weight=batch.weight)
+
+
 def sequence_priorities(errors: Array, valid: Array, eta: Array | float = 0.9) -> Array:
     """Return η·max |δ| + (1 − η)·mean |δ| over the valid rows of each sequence, f32[N]; 0 if no row is valid (section 2.3).
 
