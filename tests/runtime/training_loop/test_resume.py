@@ -361,7 +361,9 @@ def test_a_run_of_another_version_is_not_resumed_with_todays_defaults(setting: s
         resume(tmp_path, quiet=True)
 
 
-@pytest.mark.parametrize(("where", "save_replay"), [("host", True), ("host", False), ("pure", False)])
+@pytest.mark.parametrize(
+    ("where", "save_replay"), [("host", True), pytest.param("host", False, marks=pytest.mark.slow), ("pure", False)]
+)
 def test_no_transition_leads_from_one_episode_into_another(where: str, save_replay: bool, tmp_path: Path) -> None:
     """If replay and environments are not both restored, the newest stored row has no successor."""
     env = probes.endless()
