@@ -1,9 +1,9 @@
 """Options: settings that belong together, as one value, such as ``head=C51(num_atoms=51, v_max=200)``.
 
 An option is a frozen dataclass that checks itself. A field of a Config accepts the options in its type, as in ``head: Scalar |
-C51 = Scalar()``. In data an option is a mapping, ``{"name": "c51", "v_max": 200}``, or its name alone; a mapping without a name
-changes fields of the default; and the dotted name of a field, ``head.v_max``, changes it. Flags and sweep files use the same
-names.
+C51 = Scalar()``. In data an option is a mapping, ``{"name": "c51", "v_max": 200}``, or its name alone. Without a name, or with
+that of the default, it changes fields of the default. The dotted name of a field, ``head.v_max``, changes it. Flags and sweep
+files use the same names.
 
 A number of an option that may be vmapped or scheduled is a hyperparameter. ``hyperparameter`` declares the field with its name
 there, and the option gives its initial value.
@@ -150,8 +150,6 @@ def resolve_option(setting: str, value: Any, kinds: tuple[Any, ...], default: Op
         value = fields.pop("name", None if default is None else default.name)
         if value is None:
             raise ValueError(f"{setting}={shortened(fields)} must have a name: {names}")
-        if default is not None and value == default.name:
-            fields = {**dataclasses.asdict(default), **fields}  # type: ignore[call-overload]
     if any(value is kind for kind in kinds):
         raise TypeError(f"{setting}={value.__name__} is a class: write {setting}={value.__name__}()")
     if not isinstance(value, str):
@@ -160,6 +158,8 @@ def resolve_option(setting: str, value: Any, kinds: tuple[Any, ...], default: Op
     if value not in by_name:
         raise ValueError(f"{setting}={value!r} is unknown.{hint_or(nearest(value, by_name), f'Allowed: {names}.')}")
     kind = by_name[value]
+    if default is not None and value == default.name:
+        fields = {**dataclasses.asdict(default), **fields}  # type: ignore[call-overload]
     if kind is None:
         if fields:
             raise TypeError(f"{setting}='none' has no field {next(iter(fields))!r}")
