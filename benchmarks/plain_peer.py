@@ -1,6 +1,6 @@
 """PPO as a plain JAX program in one file, in the style of PureJaxRL: gymnax, flax and optax, and nothing that jaxrl has.
 
-PureJaxRL is not a package, so this is a program of our own with the same structure: one scan over iterations, each with a scan
+PureJaxRL is not a package, so this program has only its structure: one scan over iterations, each with a scan
 over steps of vmapped environments, GAE in a reversed scan, and scans over epochs and shuffled minibatches. It runs in Rejax's
 virtual environment, and does not import jaxrl.
 """

@@ -35,7 +35,7 @@ def speed_path(folder: Path, result: Mapping[str, Any]) -> Path:
 
 
 def newest(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the last result of each group, whatever its processor."""
+    """Return the last result of each group, on any processor."""
     found: dict[str, Mapping[str, Any]] = {}
     for result in results:
         if result["date"] >= found.get(result["group"], result)["date"]:
