@@ -8,7 +8,7 @@ import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import pytest
@@ -16,6 +16,7 @@ import pytest
 import jaxrl
 from jaxrl import options
 from jaxrl.algorithms import ALGORITHMS
+from jaxrl.builder.settings import split_settings
 from jaxrl.builder.spec import build
 from jaxrl.options import C51, OU, QR, Clip, Double, LearnedTemperature, Prioritized, Scalar
 from jaxrl.runtime.cli.main import main
@@ -237,6 +238,14 @@ class Config:
     custom: Custom | None = None
 
 
+class Hyperparams(NamedTuple):
+    custom_share: Unit = 0.5
+
+
+class Nothing(NamedTuple):
+    gamma: Unit = 0.5
+
+
 def test_an_option_of_a_users_algorithm() -> None:
     assert option_fields(Config) == {"custom": (Custom, None)}
     assert dotted_names(Config) == {"custom.share": (Custom,), "custom.size": (Custom,)}
@@ -244,3 +253,7 @@ def test_an_option_of_a_users_algorithm() -> None:
     with pytest.raises(ValueError, match=r"^Custom: size=10 must be at most 9"):
         Custom(size=10)
     assert as_data(Custom()) == {"name": "custom", "share": 0.5, "size": 3}
+    config, hyperparams = split_settings("make", Config, Hyperparams, {"custom": {"name": "custom", "share": 0.25}})
+    assert config == Config(Custom(share=0.25)) and hyperparams == Hyperparams(custom_share=0.25)
+    with pytest.raises(TypeError, match=r"custom=Custom\(share=…\) is the hyperparameter 'custom_share', which Nothing lacks"):
+        split_settings("make", Config, Nothing, {})
