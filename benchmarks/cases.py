@@ -41,7 +41,7 @@ class Case(NamedTuple):
     no_peer: str = ""
     """Reason why Rejax has no such case. Empty if it has."""
     beside: tuple[str, ...] = ()
-    """Sides in addition to Rejax and the bound: ``sbx``, or ``vmapped``, which is jaxrl with all seeds on one device."""
+    """Sides in addition to Rejax and the bound: ``plain``, ``sbx``, or ``vmapped``, jaxrl with all seeds on one device."""
     num_seeds: int = 1
     runs_per_section: int = 1
     """Runs per timed section, one after the other, so that it lasts seconds."""
@@ -129,9 +129,9 @@ _ALONE: dict[str, Any] = {"bound_total_steps": 5_000_000, "repeats_compilation":
 _BREAKOUT: dict[str, Any] = _ALONE | {"group": "ppo-minatar", "env": "Breakout-MinAtar"}
 
 CASES = (
-    _ppo("ppo-1-seed", "PPO, 4 envs, 1 seed", 4, 500_000, runs_per_section=2),
-    _ppo("ppo-8-seeds", "PPO, 4 envs, 8 seeds", 4, 500_000, num_seeds=8),
-    _ppo("ppo-512-envs", "PPO, 512 envs, 1 seed", 512, 30 * 512 * 128, repeats_compilation=False),
+    _ppo("ppo-1-seed", "PPO, 4 envs, 1 seed", 4, 500_000, runs_per_section=2, beside=("plain",)),
+    _ppo("ppo-8-seeds", "PPO, 4 envs, 8 seeds", 4, 500_000, num_seeds=8, beside=("plain",)),
+    _ppo("ppo-512-envs", "PPO, 512 envs, 1 seed", 512, 30 * 512 * 128, repeats_compilation=False, beside=("plain",)),
     _dqn("dqn-10k", "DQN, buffer 10k", 10_000),
     _dqn("dqn-100k", "DQN, buffer 100k", 100_000, repeats_compilation=False),
     _dqn("dqn-1m", "DQN, buffer 1M", 1_000_000, peer_total_steps=2_000, repeats_compilation=False),

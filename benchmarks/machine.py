@@ -35,6 +35,11 @@ def hardware() -> dict[str, Any]:
     }
 
 
+def processor(hardware: dict[str, Any]) -> str:
+    """Return the name of the GPU or processor that measured, with its cores if it is a processor."""
+    return hardware["gpu"] or f"{hardware['cpu']}, {hardware['cores']} cores"
+
+
 def load() -> float | None:
     """Return the load average of the last minute, in running processes, or None where the system has none."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None

@@ -26,10 +26,12 @@ class Peer(NamedTuple):
     title: str
     modules: tuple[str, ...]
     """Modules that must be importable."""
+    lives_with: str = ""
+    """Peer whose virtual environment it shares; empty: it has its own."""
 
     @property
     def folder(self) -> Path:
-        return ROOT / f".venv-{self.name}"
+        return ROOT / f".venv-{self.lives_with or self.name}"
 
     @property
     def python(self) -> Path:
@@ -37,7 +39,8 @@ class Peer(NamedTuple):
 
     def requirements(self, gpu: bool) -> list[str]:
         """Return the requirements of the file, and the version of jax that jaxrl runs on here."""
-        lines = (ROOT / "benchmarks" / f"requirements-{self.name}.txt").read_text(encoding="utf-8").splitlines()
+        file = ROOT / "benchmarks" / f"requirements-{self.lives_with or self.name}.txt"
+        lines = file.read_text(encoding="utf-8").splitlines()
         return [*(line for line in lines if line and line[0] != "#"), f"jax{'[cuda12]' if gpu else ''}=={version('jax')}"]
 
     def install(self, *, gpu: bool = False) -> Path:
@@ -68,4 +71,11 @@ class Peer(NamedTuple):
             )
 
 
-PEERS = {peer.name: peer for peer in (Peer("rejax", "Rejax", ("rejax", "gymnax")), Peer("sbx", "SBX", ("sbx",)))}
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer("rejax", "Rejax", ("rejax", "gymnax")),
+        Peer("plain", "plain JAX", ("rejax", "gymnax"), lives_with="rejax"),
+        Peer("sbx", "SBX", ("sbx",)),
+    )
+}

@@ -18,7 +18,14 @@ from benchmarks.summary import read_speed
 from benchmarks.work import share_table, work_table
 from jaxrl.algorithms.presets import interval_text, shown
 
-NAMES = {"jaxrl": "jaxrl", "vmapped": "jaxrl, seeds vmapped", "rejax": "Rejax", "sbx": "SBX", "random": "random policy"}
+NAMES = {
+    "jaxrl": "jaxrl",
+    "vmapped": "jaxrl, seeds vmapped",
+    "rejax": "Rejax",
+    "plain": "plain JAX",
+    "sbx": "SBX",
+    "random": "random policy",
+}
 """Names of the sides that are whole programs; the other sides are parts of a program."""
 OTHERS = ("overhead", "replay", "sampling", "learners", "actors", "memory", "scaling")
 """Measurements with a module each, which has a function ``NAME_report``."""
@@ -28,7 +35,7 @@ OTHERS = ("overhead", "replay", "sampling", "learners", "actors", "memory", "sca
 
 
 def speed_report(result: Mapping[str, Any]) -> str:
-    """Return the tables of one ``speed-GROUP.json``."""
+    """Return the tables of one ``speed-GROUP-PROCESSOR.json``."""
     cases = result["cases"]
     parts = [
         f"## Speed: {GROUPS[result['group']]}",
@@ -38,6 +45,8 @@ def speed_report(result: Mapping[str, Any]) -> str:
     for side in TITLES:
         if compared := [case for case in cases if side in case["programs"]]:
             parts.append(ratio_table(compared, side))
+    if any("plain" in case["programs"] for case in cases):
+        parts.append(PLAIN)
     if any("sbx" in case["programs"] for case in cases):
         parts.append(SBX)
     if left_out := [TITLES[side] for side in result.get("without", ()) if any(side in _asked(case) for case in cases)]:
@@ -58,6 +67,10 @@ def speed_report(result: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+PLAIN = (
+    "*plain JAX* is PPO in one file, `benchmarks/plain_peer.py`, with the structure of PureJaxRL's, which is not a package. As "
+    "there, all seeds are in one `vmap`."
+)
 SBX = (
     "SBX steps gymnasium's environment in Python, one step at a time. jaxrl uses gymnax's environment of the same name, compiled "
     "into its training program. The comparison is between whole trainings, not between updates alone. SBX compiles for each new "
@@ -76,7 +89,7 @@ def about(result: Mapping[str, Any], programs: Mapping[str, Program]) -> str:
         f"`{result['command']}`, {result['date']}",
         f"{hardware['gpu'] or hardware['cpu']}, {hardware['cores']} cores, load before: {result['load']}",
     ]
-    for side in ("jaxrl", "rejax", "sbx"):
+    for side in ("jaxrl", "rejax", "plain", "sbx"):
         if program := programs.get(side):
             lines.append(f"{program['name']}: " + ", ".join(f"{name} {text}" for name, text in program["versions"].items()))
     return "\n".join(f"* {line}" for line in lines)

@@ -17,6 +17,7 @@ from benchmarks.cases import CASES, GROUPS, Case, scaled
 from benchmarks.pauses import PauseWatch
 from benchmarks.peer import PEERS
 from benchmarks.protocol import Worker, clean_environment
+from benchmarks.summary import speed_path
 from benchmarks.thin import write_thin
 
 OURS, PEER, BOUND = "jaxrl", "rejax", "random"
@@ -36,7 +37,7 @@ def run(
 ) -> list[dict[str, Any]]:
     """Measure the groups of ``only`` (empty: all) and return their results.
 
-    Each result is written to ``out/speed-GROUP.json`` as soon as it is complete.
+    Each result is written to ``out/speed-GROUP-PROCESSOR.json`` as soon as it is complete.
 
     Args:
       without: Peers to leave out.
@@ -65,7 +66,7 @@ def run(
         add_counts(measured, cases, on_cpu=gpu is None)
         results.append(about | {"cases": measured})
         out.mkdir(parents=True, exist_ok=True)
-        write_thin(out / f"speed-{group}.json", results[-1])
+        write_thin(speed_path(out, results[-1]), results[-1])
     return results
 
 

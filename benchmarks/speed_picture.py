@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.numbers import paired, rates
-from benchmarks.summary import README_CASES
+from benchmarks.summary import README_CASES, newest
 
 FIGURE = Path("docs/images/speed.png")
 TITLE = "training speed beside Rejax"
@@ -21,7 +21,7 @@ Bar = tuple[str, float]
 def bars(results: Iterable[Mapping[str, Any]]) -> list[Bar]:
     """Return a bar for each of the README's cases."""
     found = []
-    for case in (case for result in results for case in result["cases"] if case["name"] in README_CASES):
+    for case in (case for result in newest(results) for case in result["cases"] if case["name"] in README_CASES):
         ours, theirs = rates(case["programs"]["jaxrl"]), rates(case["programs"]["rejax"])
         found.append((case["title"], round(median(paired(ours, theirs)), 3)))
     return found

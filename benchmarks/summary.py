@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.cases import GROUPS
+from benchmarks.machine import processor
 from benchmarks.markdown import table
 from benchmarks.numbers import paired, rates, short
 from benchmarks.work import as_case, rollout_shares, update_rates
@@ -23,24 +24,42 @@ README_CASES = ("ppo-1-seed", "ppo-8-seeds", "dqn-10k", "dqn-100k", "dqn-8-seeds
 
 
 def read_speed(folder: Path) -> list[dict[str, Any]]:
-    """Read the available results, in the order of the groups."""
-    paths = (folder / f"speed-{group}.json" for group in GROUPS)
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+    """Read the available results: in the order of the groups, those of a group by processor."""
+    found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("speed-*.json")))
+    return sorted(found, key=lambda result: [*GROUPS].index(result["group"]))
 
 
-def beside_peer(case: Mapping[str, Any]) -> list[str]:
-    """Return a case's title, its env steps per second in jaxrl and in Rejax, and the ratio."""
+def speed_path(folder: Path, result: Mapping[str, Any]) -> Path:
+    """Return the file of a result: each processor has its own."""
+    return folder / f"speed-{result['group']}-{re.sub('[^a-z0-9]+', '-', processor(result['hardware']).lower())}.json"
+
+
+def newest(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the last result of each group, on any processor."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for result in results:
+        if result["date"] >= found.get(result["group"], result)["date"]:
+            found[result["group"]] = result
+    return [*found.values()]
+
+
+def beside_peer(result: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
+    """Return a case's title and processor, its env steps per second in jaxrl and in Rejax, and their ratio."""
     programs = case["programs"]
     ours, theirs = rates(programs["jaxrl"]), rates(programs["rejax"]) if "rejax" in programs else []
-    if not theirs:
-        return [case["title"], short(median(ours)), case.get("no_peer") or "–", "–"]
-    return [case["title"], short(median(ours)), short(median(theirs)), f"{median(paired(ours, theirs)):.3g}"]
+    peer = [short(median(theirs)), f"{median(paired(ours, theirs)):.3g}"] if theirs else [case.get("no_peer") or "–", "–"]
+    return [case["title"], processor(result["hardware"]), short(median(ours)), *peer]
 
 
 def peer_table(results: Iterable[Mapping[str, Any]], names: Collection[str] | None = None) -> str:
-    """Return the table of speed compared with Rejax, for the cases in ``names`` or for all."""
-    cases = [case for result in results for case in result["cases"] if names is None or case["name"] in names]
-    return table(["on CartPole unless named", "jaxrl", "Rejax", "ratio"], [beside_peer(case) for case in cases])
+    """Return the table of speed compared with Rejax and with a plain JAX program, for the cases in ``names`` or for all."""
+    rows = []
+    for result, case in ((found, case) for found in results for case in found["cases"]):
+        if names is None or case["name"] in names:
+            plain = case["programs"].get("plain")
+            ratio = f"{median(paired(rates(case['programs']['jaxrl']), rates(plain))):.3g}" if plain else "–"
+            rows.append([*beside_peer(result, case), ratio])
+    return table(["on CartPole unless named", "processor", "jaxrl", "Rejax", "ratio", "× plain JAX"], rows)
 
 
 def algorithm_table(scores: Iterable[Mapping[str, Any]]) -> str:
@@ -84,10 +103,10 @@ def page_table(results: Iterable[Mapping[str, Any]], algorithm: str) -> str:
     for result in results:
         for case in result["cases"]:
             if case["algorithm"] == algorithm:
-                rows.append([*beside_peer(case), *_work(case, result.get("matmul_flops_per_second"))])
+                rows.append([*beside_peer(result, case), *_work(case, result.get("matmul_flops_per_second"))])
     if not rows:
         raise ValueError(f"no speed of {algorithm} was measured; run python -m benchmarks speed")
-    return table(["training", "jaxrl, env steps/s", "Rejax", "ratio", "rollouts", "products"], rows)
+    return table(["training", "processor", "jaxrl, env steps/s", "Rejax", "ratio", "rollouts", "products"], rows)
 
 
 def _work(case: Mapping[str, Any], matmul_rate: float | None) -> list[str]:

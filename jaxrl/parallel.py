@@ -79,7 +79,7 @@ def partition_specs(agent: Agent, state: AgentState) -> AgentState:
 
 def seed_specs(agent: Agent, state: AgentState) -> AgentState:
     """Return the same for states with a leading axis of seeds, sharded over ``SEEDS``; ``state`` is the state of one seed."""
-    return jax.tree.map(lambda spec: PartitionSpec(SEEDS, *spec), partition_specs(agent, state), is_leaf=_is_spec)
+    return jax.tree.map(lambda spec: PartitionSpec(SEEDS, *spec), partition_specs(agent, state))
 
 
 def specs_of(axes: PyTree, name: str) -> Any:
@@ -246,7 +246,10 @@ def check_replicas(states: PyTree, gather: Callable[[dict[str, str]], Sequence[M
     """
     mine: dict[str, str] = {}
     for path, leaf in jax.tree.leaves_with_path(states):
-        for shard in leaf.addressable_shards if _has_copies(leaf) else ():
+        if not isinstance(leaf, jax.Array):
+            continue
+        parts = [str(index) for index in leaf.sharding.devices_indices_map(leaf.shape).values()]
+        for shard in leaf.addressable_shards if len({*parts}) < len(parts) else ():  # several devices hold the same part
             data = jax.random.key_data(shard.data) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else shard.data
             digest = hashlib.sha256(np.asarray(data).tobytes()).hexdigest()
             _note_copy(mine, f"{jax.tree_util.keystr(path)} {shard.index}", digest)
@@ -254,14 +257,6 @@ def check_replicas(states: PyTree, gather: Callable[[dict[str, str]], Sequence[M
     for each in gather(mine):
         for place, digest in each.items():
             _note_copy(known, place, digest)
-
-
-def _has_copies(leaf: Any) -> bool:
-    """Return whether several devices hold the same part of an array."""
-    if not isinstance(leaf, jax.Array):
-        return False
-    parts = [str(index) for index in leaf.sharding.devices_indices_map(leaf.shape).values()]
-    return len({*parts}) < len(parts)
 
 
 def _note_copy(known: dict[str, str], place: str, digest: str) -> None:
@@ -281,10 +276,6 @@ def on_axis(agent: Agent, name: str) -> Agent:
     if not agent.spec:
         raise ValueError("this agent has no spec to rebuild it from: bind it with axis_name='d', and pass that agent")
     return build(agent.spec, axis_name=name)
-
-
-def _is_spec(x: Any) -> bool:
-    return isinstance(x, PartitionSpec)
 
 
 def _axis_name(agent: Agent) -> str:

@@ -254,10 +254,7 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "her": ("sac", "--hindsight future"),
     "tqc": ("sac", "--critics quantiles --critics.size 5 --actor-value mean"),
     "redq": ("sac", "--critics.size 10 --critics.subset 2 --actor-value mean --replay-ratio 5120 --policy-delay 20"),
-    "droq": (
-        "sac",
-        "--critic dropout=0.01 layer_norm=True --actor-value mean --replay-ratio 5120 --policy-delay 20",
-    ),
+    "droq": ("sac", "--critic dropout=0.01 layer_norm=True --actor-value mean --replay-ratio 5120 --policy-delay 20"),
 }
 """Algorithms of other libraries that are settings here: name without punctuation -> algorithm and its command-line flags."""
 

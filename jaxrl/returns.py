@@ -79,6 +79,12 @@ def discounted_sums(r_t: Array, discount_t: Array, bootstrap: Array) -> Array:
     return jax.lax.scan(backward, bootstrap, (r_t, discount_t), reverse=True, unroll=min(16, r_t.shape[0]))[1]
 
 
+def _check_rows(*rows: Array) -> None:
+    """Check that all arrays have the same shape [T, B]."""
+    chex.assert_rank(rows, 2)
+    chex.assert_equal_shape(rows)
+
+
 def gae(r_t: Array, discount_t: Array, lambda_t: Array, v_tm1: Array, v_t: Array, valid: Array) -> Array:
     """Compute generalised advantage estimates over rows of several episodes (Schulman et al. 2016, eq. 16).
 
@@ -95,8 +101,7 @@ def gae(r_t: Array, discount_t: Array, lambda_t: Array, v_tm1: Array, v_t: Array
     Returns:
       f32[T, B] advantages; the λ-return is advantage + v_tm1.
     """
-    chex.assert_rank([r_t, discount_t, lambda_t, v_tm1, v_t, valid], 2)
-    chex.assert_equal_shape([r_t, discount_t, lambda_t, v_tm1, v_t, valid])
+    _check_rows(r_t, discount_t, lambda_t, v_tm1, v_t, valid)
     delta_t = jnp.where(valid, r_t + discount_t * _beyond(discount_t, v_t) - v_tm1, 0.0)
     return discounted_sums(delta_t, discount_t * lambda_t, jnp.zeros_like(r_t[0]))
 
@@ -150,8 +155,7 @@ def endless_gae(r_t: Array, values: Array, valid: Array, gamma: Array | float, l
     Returns:
       f32[T, B] advantages, 0 on rows that are not valid; the λ-return is advantage + values[:-1].
     """
-    chex.assert_rank([r_t, values, valid], 2)
-    chex.assert_equal_shape([r_t, values[:-1], valid])
+    _check_rows(r_t, values[:-1], valid)
     v_tm1 = jnp.where(valid, values[:-1], 0.0)
     next_v = discounted_sums(v_tm1, jnp.where(valid, 0.0, 1.0), values[-1])  # of this row, or the next valid one
     v_t = jnp.concatenate([next_v[1:], values[-1:]])
@@ -168,8 +172,7 @@ def lambda_returns(r_t: Array, discount_t: Array, lambda_t: Array, v_t: Array, v
     The arguments are those of ``gae``. With ``discounts(rollout, gamma)``, so λ = 1, the result is the discounted sum of rewards
     to the end of the episode or rollout, plus the discounted value reached there.
     """
-    chex.assert_rank([r_t, discount_t, lambda_t, v_t, valid], 2)
-    chex.assert_equal_shape([r_t, discount_t, lambda_t, v_t, valid])
+    _check_rows(r_t, discount_t, lambda_t, v_t, valid)
     beyond = _beyond(discount_t, v_t)
     reward_t = jnp.where(valid, r_t + discount_t * (1.0 - lambda_t) * beyond, 0.0)
     return discounted_sums(reward_t, discount_t * lambda_t, beyond[-1])
@@ -188,8 +191,7 @@ def n_step_returns(r_t: Array, discount_t: Array, lambda_t: Array, v_t: Array, v
       ValueError: n is less than 1.
     """
     n = check_count("n", n)
-    chex.assert_rank([r_t, discount_t, lambda_t, v_t, valid], 2)
-    chex.assert_equal_shape([r_t, discount_t, lambda_t, v_t, valid])
+    _check_rows(r_t, discount_t, lambda_t, v_t, valid)
     beyond = _beyond(discount_t, v_t)
     reward_t = jnp.where(valid, r_t, 0.0)
     g_t = reward_t + discount_t * beyond
@@ -235,9 +237,7 @@ def vtrace(
       rho_bar: the clip ρ̄ > 0; the paper has ρ̄ ≥ c̄.
       c_bar: the clip c̄ > 0.
     """
-    rows = [r_t, discount_t, lambda_t, v_tm1, v_t, log_rho_t, valid]
-    chex.assert_rank(rows, 2)
-    chex.assert_equal_shape(rows)
+    _check_rows(r_t, discount_t, lambda_t, v_tm1, v_t, log_rho_t, valid)
     ratio_t, beyond = jnp.exp(jnp.where(valid, log_rho_t, 0.0)), _beyond(discount_t, v_t)
     rho_t, c_t = jnp.minimum(ratio_t, rho_bar), lambda_t * jnp.minimum(ratio_t, c_bar)
     v_tm1 = jnp.where(valid, v_tm1, 0.0)

@@ -14,14 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common import on_policy
-from jaxrl.algorithms.common.on_policy import (
-    OnPolicyConfig,
-    act,
-    drawn_actions,
-    mean_kl,
-    observe,
-    prepare_actor_critic,
-)
+from jaxrl.algorithms.common.on_policy import OnPolicyConfig, act, drawn_actions, mean_kl, observe, prepare_actor_critic
 from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
 from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup

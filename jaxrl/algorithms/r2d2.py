@@ -28,7 +28,7 @@ from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay import Draw, ReplayFn
 from jaxrl.replay.options import Sequence
-from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequences
+from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequences, swap_axes
 from jaxrl.replay.transitions import example_row, replay_rows
 from jaxrl.returns import bootstrap_mask, discounts, n_step_returns
 from jaxrl.rollout.inputs import zero_invalid
@@ -167,20 +167,14 @@ def observe(setup: ReplaySetup[R2D2Config], learner: TargetLearner, rollout: Rol
     return learner._replace(replay=setup.replay.add(learner.replay, rows, rollout.env_id))
 
 
-def turned(batch: Sequences) -> Sequences:
-    """Swap the time and sequence axes. Batches are split between updates along the sequence axis, so it is first there."""
-    rows: Any = batch._replace(carry=(), weight=())  # type: ignore[arg-type]
-    return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=batch.carry, weight=batch.weight)
-
-
 def learn(setup: ReplaySetup[R2D2Config], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
     config, hp = setup.config, setup.current(learner)
 
     def loss(params: PyTree, target_params: PyTree, batch: Sequences) -> tuple[Array, dict[str, Array]]:
-        return r2d2_loss(setup.model, config, hp.gamma, hp.eta, params, target_params, turned(batch), setup.axis_name)
+        return r2d2_loss(setup.model, config, hp.gamma, hp.eta, params, target_params, swap_axes(batch), setup.axis_name)
 
     def batch(replay: PyTree, draw: Draw) -> Sequences:
-        return turned(setup.weighted(sequences(setup.replay, replay, draw, config.rows_behind), learner))
+        return swap_axes(setup.weighted(sequences(setup.replay, replay, draw, config.rows_behind), learner))
 
     return q_learning.learn(setup, learner, hp, loss, batch)
 
@@ -189,11 +183,8 @@ def learn(setup: ReplaySetup[R2D2Config], learner: TargetLearner) -> tuple[Targe
 
 
 def check_sequences(replay: ReplayFn, setup: ReplaySetup[R2D2Config]) -> None:
-    """Raise TypeError unless the replay returns a rollout's rows with the carry before them. Only shapes are computed.
-
-    Raises:
-      ValueError: the exponent of priorities is set, which the replay defines itself.
-    """
+    """Raise TypeError unless the replay returns a rollout's rows with the carry before them, and ValueError if the exponent of
+    priorities is set, which the replay defines itself. Only shapes are computed."""
     num_envs, exponent = setup.config.num_envs, setup.config.replay.exponent
     if exponent != Sequence().exponent:
         raise ValueError(f"replay.exponent={exponent:g} has no effect with replay={show(replay)}, which has its own")

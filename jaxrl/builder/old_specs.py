@@ -135,9 +135,10 @@ def temperature(settings: Settings) -> Any:
 
 
 def surrogate(settings: Settings) -> Any:
-    if "clip_eps" not in settings and not isinstance(settings.get("surrogate"), str):
+    kind = settings.get("surrogate", "clip" if "clip_eps" in settings else None)
+    if kind not in ("clip", "kl"):
         return None
-    if settings.get("surrogate") == "kl":
+    if kind == "kl":
         found = renamed(settings, "kl", {"coef": "kl_coef", "target": "kl_target"})
     else:
         found = renamed(settings, "clip", {"eps": "clip_eps", "value_loss": "clip_value_loss"})

@@ -50,6 +50,11 @@ def split_settings(
         for name, value in settings.items()
     }
     chosen = config(**{name: value for name, value in plain.items() if name in structure})
+    for name, dotted in held_by_options(kind).items():
+        if name not in hyperparams._fields:  # type: ignore[attr-defined]
+            raise TypeError(
+                f"{written(kind, dotted)} is the hyperparameter {name!r}, which {hyperparams.__name__} lacks: add the field"
+            )
     numbers = {name: value for name, value in plain.items() if name not in structure}
     return chosen, hyperparams(**numbers, **dict(hyperparameters_of(chosen)))
 

@@ -37,7 +37,7 @@ from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.settings import check_scheduled, split_settings
 from jaxrl.builder.spec import agent_spec, brief
 from jaxrl.distributions import Distribution, sample_each
-from jaxrl.envs.resolve import resolve_env
+from jaxrl.envs import resolve_env
 from jaxrl.exploration.action_noise import hold_noise
 from jaxrl.intrinsic.part import Intrinsic, exploring
 from jaxrl.metrics import scalars

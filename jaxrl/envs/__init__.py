@@ -24,7 +24,7 @@ from jaxrl.envs.ids import (
     version_of,
 )
 from jaxrl.settings.aliases import nearest, shortened, similar
-from jaxrl.types import Env, HostEnv
+from jaxrl.types import Env, EnvLike, HostEnv
 
 if TYPE_CHECKING:
     from jaxrl.envs.checks.check_env import check_env
@@ -33,18 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "EnvError", "check_env", "describe_env", "list_envs", "make_env", "register_backend", "validate_env"]
 
 
-_CHECKS = {
-    "check_env": "jaxrl.envs.checks.check_env",
-    "EnvError": "jaxrl.envs.checks.validate",
-    "validate_env": "jaxrl.envs.checks.validate",
-}
+_CHECKS = {"check_env": "check_env", "EnvError": "validate", "validate_env": "validate"}
 
 
 def __getattr__(name: str) -> Any:
     """Import the checks, which need jax, on first access: a process that only steps host environments does not load it."""
     if name not in _CHECKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_CHECKS[name]), name)
+    return getattr(importlib.import_module(f"jaxrl.envs.checks.{_CHECKS[name]}"), name)
 
 
 class Backend(NamedTuple):
@@ -59,9 +55,9 @@ class Backend(NamedTuple):
 
 EXTRAS = ("brax", "craftax", "jumanji", "xminigrid")
 """Backends whose package is an optional extra of jaxrl of the same name; it may be absent."""
-_MODULES = {name: name for name in ("gymnax", "envpool", "gymnasium", *EXTRAS)} | {"jaxrl": "builtin"}
-"""Backend -> module of ``jaxrl.envs.backends``, imported on first use: it has ``make`` and ``list_names``, and may have
-``family``."""
+_MODULES = {name: f"jaxrl.envs.backends.{name}" for name in ("gymnax", "envpool", "gymnasium", *EXTRAS)}
+_MODULES["jaxrl"] = "jaxrl.envs.builtin"
+"""Backend -> its module, imported on first use. It has ``make`` and ``list_names``, and may have ``family``."""
 _ON_HOST = {"envpool", "gymnasium"}
 """Backends whose environments run on the host. Listed here because importing them might start JAX's backend."""
 _REGISTERED: dict[str, Backend] = {}
@@ -105,6 +101,16 @@ def make_env(env_id: str | Callable[..., Any], /, **options: Any) -> Env | HostE
 
 _MADE: dict[str, Env | HostEnv] = {}
 """Environments made so far, by canonical id."""
+
+
+def resolve_env(env: EnvLike) -> Env | HostEnv:
+    """Return the environment for an id, a class or a function, or ``env`` itself, after validation of its shapes."""
+    from jaxrl.envs.checks.validate import validate_env
+
+    if not isinstance(env, Env | HostEnv):
+        env = make_env(env)
+    validate_env(env)
+    return env
 
 
 REACHING = re.compile(r"(.*_)?(path|file|dir|args)")
@@ -151,19 +157,16 @@ def _make(canonical_id: str) -> Env | HostEnv:
 
 def list_envs(backend: str | None = None) -> list[str]:
     """List the ids that ``make_env`` takes: those of one backend, or of every backend whose package is installed."""
+    known = _backends()
     if backend is not None:
-        if not isinstance(backend, str) or backend not in _backends():
+        if not isinstance(backend, str) or backend not in known:
             kind = ValueError if isinstance(backend, str) else TypeError
-            raise kind(
-                f"unknown backend {shortened(backend)}.{nearest(backend, _backends())} Backends: {', '.join(_backends())}."
-            )
+            raise kind(f"unknown backend {shortened(backend)}.{nearest(backend, known)} Backends: {', '.join(known)}.")
         return [f"{backend}:{name}" for name in _backend(backend).list_names()]
     ids: list[str] = []
-    for each in _backends():
-        try:
+    for each in known:
+        with contextlib.suppress(ModuleNotFoundError):  # not installed
             ids += list_envs(each)
-        except ModuleNotFoundError:
-            continue  # not installed
     return ids
 
 
@@ -179,11 +182,7 @@ def runs_on_host(env_id: str) -> bool:
 
 
 def register_backend(
-    name: str,
-    make: Callable[[str, dict[str, Any]], Env | HostEnv],
-    list_names: Callable[[], list[str]],
-    *,
-    on_host: bool = False,
+    name: str, make: Callable[[str, dict[str, Any]], Env | HostEnv], list_names: Callable[[], list[str]], *, on_host: bool = False
 ) -> None:
     """Let ``make_env("name:...")`` call ``make(rest, options)``. Each process has to register the backend itself.
 
@@ -214,25 +213,19 @@ def describe_env(env: Env | HostEnv) -> str | None:
     from jaxrl.envs.checks.validate import same
     from jaxrl.spaces.trees import same_shapes
 
-    equal_but_for_data = type(rebuilt) is type(env) and _without_data(rebuilt) == _without_data(env)
+    # The rest, without parameters, name and rendering, must be equal in a rebuilt environment.
+    data = ("params", "name", "render", "render_fps", "open_render")
+    rest = [{name: part for name, part in each._asdict().items() if name not in data} for each in (rebuilt, env)]
     params = [getattr(each, "params", ()) for each in (rebuilt, env)]
+    equal_but_for_data = type(rebuilt) is type(env) and rest[0] == rest[1]
     return env.name if equal_but_for_data and same_shapes(*params) and same(*params) else None
-
-
-def _without_data(env: Env | HostEnv) -> Env | HostEnv:
-    """Strip the parameters, the name and rendering: the rest must be equal in a rebuilt environment."""
-    other = {"params": (), "render": None} if isinstance(env, Env) else {"open_render": None}
-    return env._replace(name="", render_fps=0.0, **other)
 
 
 def _elsewhere(name: str, asked: str = DEFAULT_BACKEND, known: Iterable[str] = ()) -> str:
     """Return advice for an error: ids with this name or with another version of it. Empty if there are none.
 
-    A namespace before the name, as in ALE/Pong-v5, comes from another library and is ignored.
-
-    Args:
-      asked: the backend that was searched. Its other versions come first.
-      known: names of ``asked``, if they differ from those it lists.
+    A namespace before the name, as in ALE/Pong-v5, comes from another library and is ignored. Versions of the backend ``asked``
+    come first; ``known`` are its names, if they differ from those that it lists.
     """
     wanted, names = version_of(name), {name, name.rpartition("/")[2]}
     exact: list[str] = []
@@ -257,28 +250,28 @@ def _backends() -> list[str]:
 
 def _backend(name: str) -> Backend:
     if name not in _REGISTERED:
-        module = importlib.import_module(f"jaxrl.envs.backends.{_MODULES[name]}")
+        module = importlib.import_module(_MODULES[name])
         _REGISTERED[name] = Backend(*(getattr(module, part) for part in Backend._fields if hasattr(module, part)))
     return _REGISTERED[name]
 
 
 def unknown_module(module: str, function: str, folder: str | None = None, *, is_name: bool = True) -> ValueError:
-    """Return the error for ``module:function`` if ``module`` is neither a backend nor a module.
+    """Return the error for ``module:function`` if ``module`` is neither a backend nor a module, or cannot be one (``is_name``).
 
     Args:
-      folder: where the module was searched for, in addition to the installed packages; see ``ids.not_found``.
-      is_name: a module may have this name.
+      folder: see ``ids.not_found``.
     """
-    problem, plain = f"unknown backend {module!r}", module.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+    problem = f"unknown backend {module!r} in the environment id '{module}:{function}'."
+    plain = module.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
     if plain == module and (hint := similar(module, _backends(), 0.65)):
-        return ValueError(f"{problem} in the environment id '{module}:{function}'.{hint}")
+        return ValueError(problem + hint)
     if plain != module:
         fix = f"or name a module as Python imports it, without a folder and without .py: '{plain}:{function}'"
     elif not is_name:
         fix = "or name a module and its function as Python imports them"
     else:
         fix = f"and {not_found(module, folder)}"
-    return ValueError(f"{problem} in the environment id '{module}:{function}'. Backends: {', '.join(_backends())}; {fix}")
+    return ValueError(f"{problem} Backends: {', '.join(_backends())}; {fix}")
 
 
 def _call_factory(env_id: EnvId) -> Any:

@@ -39,6 +39,11 @@ class EnvironmentFailed(RuntimeError):
     """Error: a host environment raised or returned something invalid. The message says which environment."""
 
 
+def error_text(error: Exception) -> str:
+    """Return the message of an error on one line, with its type unless it is an ``EnvironmentFailed``."""
+    return one_line(error if isinstance(error, EnvironmentFailed) else f"{type(error).__name__}: {error}")
+
+
 def narrow(dtype: Any) -> np.dtype:
     """Return the 32-bit version of a dtype, which JAX will use."""
     dtype = np.dtype(dtype)
@@ -59,12 +64,7 @@ def env_seeds(seed: int, num_envs: int, first_id: int = 0) -> list[int]:
 
 
 def check_actions(label: str, space: spaces.Space, action: Any, num_envs: int) -> np.ndarray:
-    """Return ``action`` as an array [num_envs, ...], checked against ``space``, a Box or a discrete space.
-
-    Raises:
-      ValueError: wrong shape; NaN, infinity, or values outside the space.
-      TypeError: wrong kind of numbers.
-    """
+    """Return ``action`` as an array [num_envs, ...]. Raise ValueError or TypeError if it is not in ``space``, Box or discrete."""
     array = np.asarray(action)
     shape = (num_envs, *(space.shape or ()))
     if array.shape != shape:

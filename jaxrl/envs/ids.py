@@ -39,9 +39,6 @@ class EnvId(NamedTuple):
     """Innermost first."""
 
 
-# ----------------------------------------------------------------------------------------------------------------- reading ids
-
-
 def parse_id(text: str) -> EnvId:
     """Parse an id. A bare name belongs to gymnax. Values are Python literals; any other text is a string."""
     if not isinstance(text, str):
@@ -140,9 +137,6 @@ def _literal(name: str, value: Any) -> str:
         f"environment option {name}={' '.join(repr(value).split())} is not plain data, so an id cannot hold it: "
         "use numbers, strings, lists, tuples or dicts, or build the Env yourself and pass it instead of an id"
     )
-
-
-# --------------------------------------------------------------------------------------------------------------------- options
 
 
 def check_known(env: str, options: Iterable[str], allowed: Iterable[str]) -> None:

@@ -28,9 +28,6 @@ def normal_each(keys: Key, size: int) -> Array:
     return jax.vmap(lambda key: standard_normal(key, (size,)))(keys)
 
 
-# ---------------------------------------------------------------------------------------------------- noise over several rows
-
-
 class HeldNoise(NamedTuple):
     """Carry of an algorithm with held noise, [B]."""
 
@@ -40,11 +37,6 @@ class HeldNoise(NamedTuple):
     """Data of the key of each environment's current noise, u32[B, words]."""
     age: Array
     """Number of rows acted with that key, i32[B]."""
-
-
-def model_carry(carry: PyTree) -> PyTree:
-    """Return the model's part of an algorithm's carry."""
-    return carry.model if isinstance(carry, HeldNoise) else carry
 
 
 def hold_noise(algorithm: Algorithm, action_space: spaces.Space, num_rows: int) -> Algorithm:

@@ -193,10 +193,7 @@ def seen(state: RNDState, inputs: StepInput) -> StepInput:
 
 def embeddings(rnd: RND, state: RNDState, reached: StepInput) -> tuple[Array, Array]:
     """Return the outputs of predictor and target for the observations reached, f32[T, B, embedding_size] each."""
-    return (
-        rnd.predictor.apply(state.params["predictor"], (), reached)[1],
-        rnd.target.apply(state.target, (), reached)[1],
-    )
+    return rnd.predictor.apply(state.params["predictor"], (), reached)[1], rnd.target.apply(state.target, (), reached)[1]
 
 
 def novelty(predicted: Array, embedding: Array) -> Array:

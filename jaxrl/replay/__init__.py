@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -105,6 +107,12 @@ class Replay(NamedTuple):
     mark_discontinuity: MarkDiscontinuityFn
     prioritised: bool = False
     """Draws depend on ``update``, so an algorithm draws before each gradient step and calls ``update`` after it."""
+
+
+def bind(part: Any, functions: Sequence[Callable[..., Any]], prioritised: bool = False) -> Replay:
+    """Return a replay of functions, in the order of its fields, whose first argument is ``part``: sizes and other static data."""
+    bound: list[Any] = [*(partial(function, part) for function in functions), prioritised]
+    return Replay(*bound)
 
 
 class ReplayFn(Protocol):

@@ -52,8 +52,7 @@ def frame_replay(num_frames: int, replay: ReplayFn = uniform_replay, *, axis: in
     def make(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
         inside = replay(capacity, num_envs, rows_per_add, before=before + num_frames - 1, after=after)
         part = Frames(inside, num_frames, axis, before, after)
-        functions = {"init": partial(init, part), "add": partial(add, part), "take": partial(take, part)}
-        return inside._replace(**functions)  # type: ignore[arg-type]
+        return inside._replace(init=partial(init, part), add=partial(add, part), take=partial(take, part))
 
     return make
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 
-from jaxrl.replay import Draw, Replay, ReplayFn, Rows
+from jaxrl.replay import Draw, Replay, ReplayFn, Rows, bind
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.uniform import check_env_id, check_offset
 from jaxrl.rollout.autoreset import expand_mask
@@ -79,6 +79,7 @@ class Hindsight(NamedTuple):
     strategy: Strategy
     share: float
     capacity: int
+    num_envs: int
     entries: int
     before: int
     after: int
@@ -121,25 +122,17 @@ def hindsight_replay(
         inside = replay(capacity, num_envs, rows_per_add, before=before, after=after + 1)
         # Every episode has at least one row. Rows of an incomplete round are stored in addition to those that they will replace.
         entries = capacity + rows_per_add
-        part = Hindsight(inside, compute_reward, strategy, share, capacity, entries, before, after)
-        return Replay(
-            partial(init, part, num_envs),
-            partial(add, part),
-            partial(draw, part),
-            partial(take, part),
-            partial(update, part),
-            partial(mark_discontinuity, part),
-            inside.prioritised,
-        )
+        part = Hindsight(inside, compute_reward, strategy, share, capacity, num_envs, entries, before, after)
+        return bind(part, (init, add, draw, take, update, mark_discontinuity), inside.prioritised)
 
     return make
 
 
-def init(part: Hindsight, num_envs: int, example: Rows) -> HindsightState:
-    number, lanes = jnp.zeros((), jnp.int32), jnp.zeros(num_envs, jnp.int32)
+def init(part: Hindsight, example: Rows) -> HindsightState:
+    number, lanes = jnp.zeros((), jnp.int32), jnp.zeros(part.num_envs, jnp.int32)
     rows = part.replay.init(NumberedRow(example, number, number, example.valid))
-    first = jnp.zeros((part.entries, num_envs), jnp.int32)
-    return HindsightState(rows, first, lanes, jnp.zeros_like(lanes), jnp.ones(num_envs, bool))
+    first = jnp.zeros((part.entries, part.num_envs), jnp.int32)
+    return HindsightState(rows, first, lanes, jnp.zeros_like(lanes), jnp.ones(part.num_envs, bool))
 
 
 def add(part: Hindsight, state: HindsightState, rows: Rows, env_id: Array) -> HindsightState:

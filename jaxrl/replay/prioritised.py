@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxrl.replay import Draw, Replay, ReplayFn, Rows, uniform
+from jaxrl.replay import Draw, Replay, ReplayFn, Rows, bind, uniform
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.uniform import ReplayState, Ring, make_ring
 from jaxrl.settings.loadable import component
@@ -76,15 +76,8 @@ def prioritised_replay(*, priority_exponent: float = 0.6, importance_exponent: f
 
     def make(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
         ring = make_ring(capacity, num_envs, rows_per_add, before=before, after=after)
-        return Replay(
-            partial(init, ring),
-            partial(add, ring),
-            partial(draw, ring, exponents),
-            partial(take, ring),
-            partial(update, exponents),
-            partial(mark_discontinuity, ring),
-            prioritised=True,
-        )
+        functions = (init, add, partial(draw, exponents), take, partial(update, exponents), mark_discontinuity)
+        return bind(ring, functions, prioritised=True)
 
     return make
 
@@ -140,7 +133,7 @@ def _sum_up(levels: tuple[Array, ...], lane: Array, node: Array) -> tuple[Array,
     return tuple(summed)
 
 
-def draw(ring: Ring, exponents: Exponents, state: PrioritisedState, key: Key, batch_size: int) -> Draw:
+def draw(exponents: Exponents, ring: Ring, state: PrioritisedState, key: Key, batch_size: int) -> Draw:
     total, down = state.levels[-1].sum((1, 2)), [*reversed(state.levels)]
     lanes = total.shape[0]
     over_lanes = _over_lanes(total) if lanes > 1 else []
@@ -198,7 +191,7 @@ def take(ring: Ring, state: PrioritisedState, draw: Draw, offset: int | Array) -
     return uniform.take(ring, state.ring, draw, offset)
 
 
-def update(exponents: Exponents, state: PrioritisedState, draw: Draw, priorities: Array) -> PrioritisedState:
+def update(exponents: Exponents, ring: Ring, state: PrioritisedState, draw: Draw, priorities: Array) -> PrioritisedState:
     if priorities.shape != draw.row.shape:
         raise ValueError(
             f"priorities has shape {priorities.shape} and must have one number for each of the draw's {draw.row.shape} rows: "

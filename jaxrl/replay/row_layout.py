@@ -30,13 +30,11 @@ class RecordLayout:
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[np.dtype, ...]
 
-    @property
-    def in_record(self) -> tuple[bool, ...]:
-        def small(shape: tuple[int, ...], dtype: np.dtype) -> bool:
-            fits_a_word = dtype.itemsize == 4 or (dtype.itemsize < 4 and dtype.kind in "biu")
-            return fits_a_word and math.prod(shape) * dtype.itemsize <= SMALL_BYTES
-
-        return tuple(small(shape, dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
+    def in_record(self, i: int) -> bool:
+        """Return whether a leaf is in the record."""
+        shape, dtype = self.shapes[i], self.dtypes[i]
+        fits_a_word = dtype.itemsize == 4 or (dtype.itemsize < 4 and dtype.kind in "biu")
+        return fits_a_word and math.prod(shape) * dtype.itemsize <= SMALL_BYTES
 
     @property
     def flags(self) -> dict[int, int]:
@@ -65,12 +63,13 @@ class Records:
         leaves, offset, large = [], 0, iter(self.large)
         layout, flags = self.layout, self.layout.flags
         first_flags = self.words.shape[-1] - _words_of(flags)
-        for i, (shape, dtype, small) in enumerate(zip(layout.shapes, layout.dtypes, layout.in_record, strict=True)):
+        for i, (shape, dtype) in enumerate(zip(layout.shapes, layout.dtypes, strict=True)):
             if i in flags:
                 leaves.append((self.words[..., first_flags + flags[i] // 32] >> flags[i] % 32) % 2 == 1)
-            elif small:
+            elif layout.in_record(i):
                 words = self.words[..., offset : offset + math.prod(shape)]
-                leaves.append(_from_words(words, dtype).reshape(self.words.shape[:-1] + shape))
+                words = jax.lax.bitcast_convert_type(words, dtype) if dtype.itemsize == 4 else words.astype(dtype)
+                leaves.append(words.reshape(self.words.shape[:-1] + shape))
                 offset += math.prod(shape)
             else:
                 leaves.append(next(large))
@@ -104,12 +103,13 @@ def pack(layout: RecordLayout, rows: PyTree) -> Records:
     """Pack rows [..., leaf's shape] into records."""
     words, large, leading, flags = [], [], (), layout.flags
     bits: list[Any] = [jnp.uint32(0)] * _words_of(flags)
-    for i, (x, shape, small) in enumerate(zip(jax.tree.leaves(rows), layout.shapes, layout.in_record, strict=True)):
+    for i, (x, shape) in enumerate(zip(jax.tree.leaves(rows), layout.shapes, strict=True)):
         leading = x.shape[: x.ndim - len(shape)]
         if i in flags:
             bits[flags[i] // 32] |= x.astype(jnp.uint32) << flags[i] % 32
-        elif small:
-            words.append(_to_words(x.reshape((*leading, math.prod(shape)))))
+        elif layout.in_record(i):
+            x = x.reshape((*leading, math.prod(shape)))
+            words.append(jax.lax.bitcast_convert_type(x, jnp.uint32) if x.dtype.itemsize == 4 else x.astype(jnp.uint32))
         else:
             large.append(x)
     words += [word[..., None] for word in bits]
@@ -119,11 +119,3 @@ def pack(layout: RecordLayout, rows: PyTree) -> Records:
 
 def _words_of(flags: dict[int, int]) -> int:
     return -(-len(flags) // 32)
-
-
-def _to_words(x: Array) -> Array:
-    return jax.lax.bitcast_convert_type(x, jnp.uint32) if x.dtype.itemsize == 4 else x.astype(jnp.uint32)
-
-
-def _from_words(words: Array, dtype: np.dtype) -> Array:
-    return jax.lax.bitcast_convert_type(words, dtype) if dtype.itemsize == 4 else words.astype(dtype)

@@ -8,13 +8,12 @@ minus the period.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl.replay import Draw, Replay, ReplayFn, Rows, uniform
+from jaxrl.replay import Draw, Replay, ReplayFn, Rows, bind, uniform
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.uniform import ReplayState, Ring, make_ring
 from jaxrl.rollout.autoreset import next_input
@@ -102,15 +101,7 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
         ring = whole._replace(capacity=count * every)
         starts_replay = draws(count, whole.num_envs, whole.rows_per_add // every, before=earlier, after=later)
         parts = Parts(ring, starts_replay, every)
-        return Replay(
-            partial(init, parts),
-            partial(add, parts),
-            partial(draw, parts),
-            partial(take, parts),
-            partial(update, parts),
-            partial(mark_discontinuity, parts),
-            starts_replay.prioritised,
-        )
+        return bind(parts, (init, add, draw, take, update, mark_discontinuity), starts_replay.prioritised)
 
     return make
 
@@ -143,9 +134,6 @@ def update(parts: Parts, state: SequenceState, draw: Draw, priorities: Array) ->
 
 def mark_discontinuity(parts: Parts, state: SequenceState) -> SequenceState:
     return state._replace(rows=uniform.mark_discontinuity(parts.ring, state.rows))
-
-
-# -------------------------------------------------------------------------------------------------------- batches for the loss
 
 
 class Sequences(NamedTuple):
@@ -183,9 +171,8 @@ def sequences(replay: Replay, state: Any, draw: Draw, length: int) -> Sequences:
     many = Draw(*(jnp.tile(x, length + 2) for x in draw[:4]))
     flat = replay.take(state, many, jnp.repeat(offset, size))
     rows = jax.tree.map(lambda x: x.reshape((length + 2, size, *x.shape[1:])), flat)
-    before, current, after = (
-        jax.tree.map(lambda x, part=part: x[part], rows) for part in (slice(0, -1), slice(1, -1), slice(2, None))
-    )
+    parts = (slice(0, -1), slice(1, -1), slice(2, None))
+    before, current, after = (jax.tree.map(lambda x, part=part: x[part], rows) for part in parts)
     obs = jax.tree.map(lambda x: x[1:], rows.obs)
     return Sequences(
         inputs=next_input(obs, before.action, before.reward, before.valid),
@@ -197,6 +184,12 @@ def sequences(replay: Replay, state: Any, draw: Draw, length: int) -> Sequences:
         carry=draw.extras,
         weight=draw.weight,
     )
+
+
+def swap_axes(batch: Sequences) -> Sequences:
+    """Swap the time and sequence axes. Batches are split between updates along the first axis."""
+    rows: Any = batch._replace(carry=(), weight=())  # type: ignore[arg-type]
+    return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=batch.carry, weight=batch.weight)
 
 
 def sequence_priorities(errors: Array, valid: Array, eta: Array | float = 0.9) -> Array:

@@ -8,7 +8,6 @@ under ``vmap``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import chex
@@ -16,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.replay import Draw, Replay, Rows
+from jaxrl.replay import Draw, Replay, Rows, bind
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.row_layout import Records, check_rows, layout_of, pack
 from jaxrl.settings.loadable import component
@@ -78,14 +77,7 @@ def uniform_replay(capacity: int, num_envs: int, rows_per_add: int, *, before: i
       after: number of rows after a drawn one; n for n-step returns.
     """
     ring = make_ring(capacity, num_envs, rows_per_add, before=before, after=after)
-    return Replay(
-        partial(init, ring),
-        partial(add, ring),
-        partial(draw, ring),
-        partial(take, ring),
-        update,
-        partial(mark_discontinuity, ring),
-    )
+    return bind(ring, (init, add, draw, take, update, mark_discontinuity))
 
 
 def make_ring(capacity: int, num_envs: int, rows_per_add: int, *, before: int, after: int) -> Ring:
@@ -171,7 +163,7 @@ def take(ring: Ring, state: ReplayState, draw: Draw, offset: int | Array) -> Any
     return jax.tree.map(lambda x: gather_rows(x, row, draw.env), state.records).unpack()
 
 
-def update(state: ReplayState, draw: Draw, priorities: Array) -> ReplayState:
+def update(ring: Ring, state: ReplayState, draw: Draw, priorities: Array) -> ReplayState:
     return state
 
 
@@ -179,9 +171,11 @@ def mark_discontinuity(ring: Ring, state: ReplayState) -> ReplayState:
     newest = (state.position - 1) % ring.length
     row: Any = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, newest, 1), state.records).unpack()
     sealed = (pack(state.records.layout, row._replace(valid=jnp.zeros_like(row.valid))), jnp.zeros_like(state.valid[:1]))
-    records, valid = jax.tree.map(
-        lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, newest, axis=0), (state.records, state.valid), sealed
-    )
+
+    def put(old: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(old, new, newest, axis=0)
+
+    records, valid = jax.tree.map(put, (state.records, state.valid), sealed)
     return state._replace(records=records, valid=valid)
 
 

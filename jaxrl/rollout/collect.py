@@ -17,20 +17,7 @@ from jax.custom_batching import custom_vmap
 from jaxrl.metrics import masked_max, masked_mean, masked_min
 from jaxrl.rollout.autoreset import StepOutcome, expand_mask, finish_step, first_input, no_episode
 from jaxrl.spaces.trees import show_shapes, zeros
-from jaxrl.types import (
-    ActorState,
-    Algorithm,
-    Array,
-    Env,
-    HostEnv,
-    Key,
-    Mean,
-    Metrics,
-    Policy,
-    PyTree,
-    Rollout,
-    StepInput,
-)
+from jaxrl.types import ActorState, Algorithm, Array, Env, HostEnv, Key, Mean, Metrics, Policy, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in, split
 from jaxrl.xla.packed_scan import packed_scan
 

@@ -82,9 +82,6 @@ def normalize(moments: RunningMoments, x: PyTree, clip: float = 10.0) -> PyTree:
     return jax.tree.map(normalize_leaf, moments.mean, moments.variance, x, is_leaf=_is_none)
 
 
-# ------------------------------------------------------------------------------------------------------- in a learner's state
-
-
 class Statistics(NamedTuple):
     """Statistics for normalisation; () for those switched off."""
 

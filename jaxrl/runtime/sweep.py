@@ -191,9 +191,6 @@ def in_a_word(value: Any) -> str:
     return (",".join(words(value)) or "default") if isinstance(value, Mapping) else str(value)
 
 
-# --------------------------------------------------------------------------------------------------------------------- running
-
-
 class Manifest:
     """List of finished jobs in ``sweep.json``, rewritten after each job. It refuses a folder that holds something else."""
 

@@ -10,11 +10,7 @@ DOORS: dict[str, str] = {}
 
 
 def open_door(module: str, name: str) -> Any:
-    """Return ``module.name``, for a module's ``__getattr__``.
-
-    Raises:
-      AttributeError: the module has no such name.
-    """
+    """Return ``module.name``, for a module's ``__getattr__``. Raise AttributeError if the module has no such name."""
     if (home := DOORS.get(f"{module}.{name}")) is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     return getattr(importlib.import_module(home), name)

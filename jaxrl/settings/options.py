@@ -1,9 +1,9 @@
 """Options: settings that belong together, as one value, such as ``head=C51(num_atoms=51, v_max=200)``.
 
 An option is a frozen dataclass that checks itself. A field of a Config accepts the options in its type, as in ``head: Scalar |
-C51 = Scalar()``. In data an option is a mapping, ``{"name": "c51", "v_max": 200}``, or its name alone; a mapping without a name
-changes fields of the default; and the dotted name of a field, ``head.v_max``, changes it. Flags and sweep files use the same
-names.
+C51 = Scalar()``. In data an option is a mapping, ``{"name": "c51", "v_max": 200}``, or its name alone. Without a name, or with
+that of the default, it changes fields of the default. The dotted name of a field, ``head.v_max``, changes it. Flags and sweep
+files use the same names.
 
 A number of an option that may be vmapped or scheduled is a hyperparameter. ``hyperparameter`` declares the field with its name
 there, and the option gives its initial value.
@@ -80,9 +80,6 @@ def unknown_field(kind: Any, field: str) -> str:
     return f"{kind.__name__} has no field {field!r}.{said}"
 
 
-# ------------------------------------------------------------------------------------------------------------ types of settings
-
-
 @functools.cache
 def option_fields(config: Any) -> dict[str, tuple[Any, ...]]:
     """Return the settings of a Config that are options, with the kinds that each accepts; None if it may be left out."""
@@ -121,9 +118,6 @@ def hyperparameters_of(config: Any) -> Iterator[tuple[str, float]]:
                 yield field.metadata["hyperparameter"], getattr(chosen, field.name)
 
 
-# --------------------------------------------------------------------------------------------------------------- options as data
-
-
 def as_data(value: Option | None) -> dict[str, Any] | None:
     """Return an option as plain data."""
     return None if value is None else {"name": value.name, **{f.name: getattr(value, f.name) for f in dataclasses.fields(value)}}  # type: ignore[arg-type]
@@ -133,11 +127,6 @@ def described_option(config: Any, name: str, value: Option | None) -> dict[str, 
     """Return the entry of an option in a spec: nothing if it was ``added`` later and has its default."""
     field = config.__dataclass_fields__[name]
     return {} if "added" in field.metadata and value == field.default else {name: as_data(value) or "none"}
-
-
-def changed_fields(value: Option) -> dict[str, Any]:
-    """Return the fields of an option that differ from their defaults."""
-    return {name: x for name, x in dataclasses.asdict(value).items() if x != getattr(type(value)(), name)}  # type: ignore[call-overload]
 
 
 def resolve_option(setting: str, value: Any, kinds: tuple[Any, ...], default: Option | None) -> Option | None:
@@ -161,8 +150,6 @@ def resolve_option(setting: str, value: Any, kinds: tuple[Any, ...], default: Op
         value = fields.pop("name", None if default is None else default.name)
         if value is None:
             raise ValueError(f"{setting}={shortened(fields)} must have a name: {names}")
-        if default is not None and value == default.name:
-            fields = {**dataclasses.asdict(default), **fields}  # type: ignore[call-overload]
     if any(value is kind for kind in kinds):
         raise TypeError(f"{setting}={value.__name__} is a class: write {setting}={value.__name__}()")
     if not isinstance(value, str):
@@ -171,6 +158,8 @@ def resolve_option(setting: str, value: Any, kinds: tuple[Any, ...], default: Op
     if value not in by_name:
         raise ValueError(f"{setting}={value!r} is unknown.{hint_or(nearest(value, by_name), f'Allowed: {names}.')}")
     kind = by_name[value]
+    if default is not None and value == default.name:
+        fields = {**dataclasses.asdict(default), **fields}  # type: ignore[call-overload]
     if kind is None:
         if fields:
             raise TypeError(f"{setting}='none' has no field {next(iter(fields))!r}")

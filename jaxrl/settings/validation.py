@@ -192,9 +192,6 @@ def merge_hyperparams(defaults: H, changes: Any) -> H:
     return type(defaults)(**{name: jnp.asarray(value, jnp.float32) for name, value in merged.items()})
 
 
-# --------------------------------------------------------------------------------------------------------- helpers for Configs
-
-
 def added(default: Any) -> Any:
     """Declare a field that was added to a Config after runs had been saved without it.
 

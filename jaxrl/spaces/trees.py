@@ -71,9 +71,6 @@ class _Short:
         return self.text
 
 
-# --------------------------------------------------------------------------------------------------------------- as plain data
-
-
 def describe_space(space: spaces.Space) -> dict[str, Any]:
     """Convert a space to plain data (JSON)."""
     kind = type(space).__name__

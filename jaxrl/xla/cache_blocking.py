@@ -2,12 +2,14 @@
 
 The activations of thousands of rows leave the cache before the next layer, or the gradient, reads them. With batches cut into
 parts that stay in the cache, an iteration of PPO takes 0.84 times as long with two layers of 64 units, 512 environments and
-minibatches of 16,384 rows, and 0.75 times with a convolution over minibatches of 2,048 boards (two cores of an AMD EPYC).
+minibatches of 16,384 rows, and 0.75 times with a convolution over minibatches of 2,048 boards (two cores of an AMD EPYC). Other
+processors are slower this way, so ``jaxrl.xla.processor`` decides. Results are the same up to rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,17 +17,37 @@ import jax
 
 from jaxrl.xla.platforms import may_run_on_cpu, on_cpu
 from jaxrl.xla.private_jax import Jaxpr, NotInThisJax, jaxprs_in_params
+from jaxrl.xla.processor import cache_to_fill
 
 T = TypeVar("T")
 
-CACHED_BYTES = 1 << 21
-"""Size of the results of a part's products. The two cores above have second-level caches of 2 MiB in total. With parts of half or
-twice this size, the speed-up is smaller, but not lost."""
 PRODUCTS = ("dot_general", "concatenate", "conv_general_dilated")
 LEAST_ROWS = 256
 """With fewer rows, tracing takes longer than cutting could save."""
-BLOCK_ROLLOUTS = True
-"""True: rollouts may be cut into rows (``is_a_part``), in addition to minibatches (``cut_to_cache``)."""
+
+_chosen: list[int] = []
+"""Cache sizes of the ``choice`` blocks that are open, instead of this machine's."""
+
+
+def cached_bytes() -> int:
+    """Return the size to which the results of a part's products are cut; 0: nothing is cut.
+
+    With parts of half or twice the size of the second-level caches, the speed-up is smaller, but not lost.
+    """
+    return _chosen[-1] if _chosen else cache_to_fill()
+
+
+@contextlib.contextmanager
+def choice(size: int | None) -> Iterator[None]:
+    """Cut programs that are traced in this block for another size in bytes; None: this machine's.
+
+    A resumed run keeps the size that it began with, since other parts round differently.
+    """
+    _chosen.append(cached_bytes() if size is None else size)
+    try:
+        yield
+    finally:
+        _chosen.pop()
 
 
 def cut_to_cache(in_parts: Callable[..., T], args: tuple[Any, ...], work: Callable[..., Any], rows: int) -> T:
@@ -40,9 +62,9 @@ def cut_to_cache(in_parts: Callable[..., T], args: tuple[Any, ...], work: Callab
 
 def parts_in_cache(function: Callable[..., Any], *args: Any, rows: int) -> int:
     """Return how many parts a CPU should cut the rows of ``function(*args)`` into: 1, or a power of two that divides them."""
-    if rows < LEAST_ROWS:
+    if rows < LEAST_ROWS or not cached_bytes():
         return 1
-    parts = 1 << (bytes_of_products(function, *args) // CACHED_BYTES).bit_length() >> 1
+    parts = 1 << (bytes_of_products(function, *args) // cached_bytes()).bit_length() >> 1
     while parts > 1 and rows % parts:
         parts //= 2
     return parts if parts >= 4 else 1  # two halves are not faster than the whole
@@ -50,9 +72,9 @@ def parts_in_cache(function: Callable[..., Any], *args: Any, rows: int) -> int:
 
 def is_a_part(function: Callable[..., Any], *args: Any, rows: int) -> bool:
     """Return True if the rows of ``function(*args)`` are enough work for a CPU without adding more rows to the batch."""
-    if not (BLOCK_ROLLOUTS and may_run_on_cpu() and rows >= LEAST_ROWS // 4):
+    if rows < LEAST_ROWS // 4 or not (may_run_on_cpu() and cached_bytes()):
         return False
-    return bytes_of_products(function, *args) >= CACHED_BYTES // 8
+    return bytes_of_products(function, *args) >= cached_bytes() // 8
 
 
 def bytes_of_products(function: Callable[..., Any], *args: Any) -> int:

@@ -23,9 +23,6 @@ class NotInThisJax(ImportError):
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------- traced programs
-
-
 NAMES = ("ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "jaxpr_as_fun", "jaxprs_in_params")
 
 
@@ -111,9 +108,6 @@ def needed_part(jaxpr: Jaxpr) -> Jaxpr:
     return needed
 
 
-# ------------------------------------------------------------------------------------------------------------------- random bits
-
-
 def define_prng(name: str, key_shape: tuple[int, ...], **functions: Callable[..., Any]) -> Any:
     """Define a generator of random bits for typed keys from ``seed``, ``split``, ``random_bits`` and ``fold_in``.
 
@@ -125,9 +119,6 @@ def define_prng(name: str, key_shape: tuple[int, ...], **functions: Callable[...
         return define_prng_impl(key_shape=key_shape, name=name, tag=name, **functions)
     except (ImportError, TypeError):
         return None
-
-
-# ----------------------------------------------------------------------------------------------------------- settings, processes
 
 
 def setting(name: str) -> Any:
@@ -171,8 +162,6 @@ def coordination() -> Coordination | None:
     except (ImportError, AttributeError):
         raise NotInThisJax("jax._src.distributed.global_state") from None
 
-
-# -------------------------------------------------------------------------------------------------------------- compiler options
 
 _known: dict[tuple[str, str, Any], bool] = {}
 

@@ -71,6 +71,7 @@ def learnt_once(agent: Agent, setup: Any) -> Any:
     return jit(run)(KEY())
 
 
+@pytest.mark.slow
 def test_updates_are_those_of_a_loop() -> None:
     """Four updates of three critics, and one of the policy and the temperature after every second one."""
     settings = {"optimizer": sgd, "replay_ratio": 16, "policy_delay": 2, "critics": Ensemble(size=3, subset=2)}

@@ -258,7 +258,7 @@ def test_what_is_measured_of_a_case():
     for case in cases.CASES:
         rejax = [] if case.no_peer else ["rejax"]
         assert [side for _, side in speed.sides_of([case])] == ["updates", "jaxrl", *rejax, *case.beside, "random"]
-        alone = [side for _, side in speed.sides_of([case], without=["rejax", "sbx"])]
+        alone = [side for _, side in speed.sides_of([case], without=["rejax", "plain", "sbx"])]
         assert alone == ["updates", "jaxrl", *(["vmapped"] if "vmapped" in case.beside else []), "random"]
         small, rows = cases.scaled(case, 1e-6), case.steps_per_iteration
         assert rows < small.total_steps <= max(2 * rows, 2 * case.settings.get("learning_starts", 0))
@@ -299,6 +299,7 @@ def fake_result(ours=(2000, 4000, 10_000)):
         "updates": program([1, 1], [], [], seconds=0.32, steps=32),
         "jaxrl": jaxrl | {"update_matmul_flops": 4e7, "update_product_seconds": 0.056},
         "rejax": program([1000, 1000, 2000], [2.0, 2.0], [480.0, 480.0], peak=600),
+        "plain": program([1000, 1000, 2000], [2.0], [480.0, 480.0]),
         "sbx": program([500, 2000, 1000], [9.0], [470.0, 480.0]),
         "vmapped": program([1000, 2000, 5000], [9.0], [1.0]),
         "random": program([6000], [0.5], [20.0]),
@@ -333,8 +334,8 @@ def cells(text, start):
         ("kernels/row", "ppo-8", ["10", "64.2", "1,580", "700M (700M–700M)", "70.0%"]),
         # An iteration takes 0.1 s, its 16 updates 0.08, 0.08, 0.025 s: 1,500 of 1,580 kernels. Its 8 rows take the rest.
         ("µs/row", "ppo-8", ["20% (20%–75%)", "2.5k", "5k", "500M (500M–1.6G)", "50%", "70%", "19%", "11%"]),
-        ("jaxrl, env steps/s", "ppo-8", ["4k", "1k", "4", "20%", "50%"]),
-        ("required", "PPO, 8 seeds: speed, × Rejax", ["≥ 3.40", "4.00 (2.00–5.00)", "yes"]),
+        ("jaxrl, env steps/s", "ppo-8", ["a processor, 2 cores", "4k", "1k", "4", "20%", "50%"]),
+        ("required", "PPO, 8 seeds: speed, × Rejax", ["≥ 3.20", "4.00 (2.00–5.00)", "yes"]),
         ("required", "PPO, 8 seeds: trace and compile from", ["≤ 0.33", "0.25 (0.25–0.25)", "yes"]),
         ("required", "SAC, 2×256: speed, × SBX", ["≥ 1.30", "4.00 (2.00–10.00)", "yes"]),
         ("required", "SAC, 2×256: its matrix", ["≥ 0.60", "0.70 (0.70–0.70)", "yes"]),
@@ -347,9 +348,25 @@ def test_tables_of_speed(header, row, expected):
     assert cells(text[text.index(header) :], row)[1:] == expected
 
 
+def test_each_processor_has_its_file_and_its_rows(tmp_path):
+    """A later measurement of the same processor replaces the former."""
+    here, there = fake_result(), fake_result(ours=(500, 500, 500)) | {"date": "2026-01-01"}
+    there["hardware"] = {"cpu": "Another (R) one", "cores": 8, "gpu": None}
+    for result in (here, there, here):
+        path = summary.speed_path(tmp_path, result)
+        path.write_text(json.dumps(result))
+    assert path.name == "speed-ppo-a-processor-2-cores.json"
+    found = summary.read_speed(tmp_path)
+    text = summary.peer_table(found, ["ppo-8-seeds"])
+    assert [line.split("|")[2].strip() for line in text.splitlines()[2:]] == ["a processor, 2 cores", "Another (R) one, 8 cores"]
+    assert summary.newest(found) == [json.loads(path.read_text())]
+    del here["cases"][0]["programs"]["plain"]
+    assert cells(summary.peer_table([here]), "ppo-8")[-1] == "–" and cells(summary.peer_table([there]), "ppo-8")[-1] == "0.5"
+
+
 def test_what_was_missed_is_said():
     slow = fake_result(ours=(1000, 1500, 3000))
-    assert cells(report.speed_report(slow), "PPO, 8 seeds: speed")[1:] == ["≥ 3.40", "1.50 (1.00–1.50)", "NO"]
+    assert cells(report.speed_report(slow), "PPO, 8 seeds: speed")[1:] == ["≥ 3.20", "1.50 (1.00–1.50)", "NO"]
     assert claims.missed_claims(slow) and not claims.missed_claims(fake_result())
     assert not claims.missed_claims(slow | {"scale": 0.1})
     slow["cases"][0]["programs"].pop("rejax")  # of all cases

@@ -37,6 +37,7 @@ from tests.helpers.agents import (
     every_algorithm,
     jitted,
     only_noise,
+    ppo_first,
     run_steps,
     small,
     small_ppo,
@@ -73,7 +74,7 @@ def test_fused_truncation_bootstraps(algorithm: str) -> None:
     assert to_floats(metrics)["charts/episodic_length"] == pytest.approx(5)
 
 
-@each_family
+@ppo_first
 def test_loops_scans_and_chunks_are_one(algorithm: str) -> None:
     """Five calls of step equal a scan of five, and chunks of two and three, bit for bit."""
     agent = cartpole(algorithm)
@@ -119,7 +120,7 @@ def test_seeds_and_hyperparameters_side_by_side_equal_each_alone(algorithm: str)
     assert jitted(agent.step)._cache_size() == 1
 
 
-@every_algorithm
+@each_family
 def test_a_learning_rate_is_data(algorithm: str) -> None:
     """Train the same seed with two learning rates, in the program compiled for one."""
     agent = cartpole(algorithm)
@@ -127,7 +128,7 @@ def test_a_learning_rate_is_data(algorithm: str) -> None:
     assert any((x != y).any() for x, y in zip(jax.tree.leaves(to_numpy(low)), jax.tree.leaves(to_numpy(high)), strict=True))
 
 
-@every_algorithm
+@each_family
 def test_seeds_differ_from_the_first_step(algorithm: str) -> None:
     _, states = side_by_side(algorithm)
     first = states[0]
@@ -194,7 +195,7 @@ def test_host_loop_truncation_bootstraps(algorithm: str) -> None:
     np.testing.assert_allclose(values_at_zero(algorithm, agent, state.learner), 1 / (1 - GAMMA), rtol=0.05)
 
 
-@each_family
+@ppo_first
 def test_host_loop_gives_the_same_data_as_the_fused_program(algorithm: str) -> None:
     """On an environment without randomness, whole learner states are bit-equal after the warm-up and five iterations."""
     fused, host = (small(algorithm, env) for env in (probes.truncation(), hosted(probes.truncation())))
@@ -208,7 +209,7 @@ def test_host_loop_gives_the_same_data_as_the_fused_program(algorithm: str) -> N
     assert [f._cache_size() for f in (learner.update.jitted, learner.policy, learner.sampler.act)] == [1, 1, 1]
 
 
-@each_family
+@ppo_first
 def test_host_loop_over_envpool(algorithm: str) -> None:
     agent = small(algorithm, "envpool:CartPole-v1")
     learner = HostLearner(agent, HostSampler(agent, 3))
@@ -276,7 +277,7 @@ def _child_saves(spec: dict[str, Any], folder: str, steps: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@each_family
+@ppo_first
 def test_killed_and_restored_goes_on_bit_for_bit(algorithm: str, tmp_path: Path) -> None:
     agent = cartpole(algorithm)
     child = multiprocessing.get_context("spawn").Process(target=_child_saves, args=(agent.spec, str(tmp_path), 3))

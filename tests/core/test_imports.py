@@ -8,6 +8,7 @@ import itertools
 import re
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 PURE = {name: path for name, path in MODULES.items() if not name.startswith("jaxrl.runtime") and name not in SHELL}
 
 
-def imported_by(name: str, path: Path) -> set[str]:
+@cache
+def imported_by(name: str, path: Path) -> frozenset[str]:
     """Return all modules that a file imports: at any level, inside functions, under TYPE_CHECKING, and with ``import_module``."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
@@ -47,7 +49,7 @@ def imported_by(name: str, path: Path) -> set[str]:
             found |= names if names <= set(MODULES) else names | {source}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             found |= {text for part in node.args[:1] if isinstance(text := getattr(part, "value", None), str)}
-    return found
+    return frozenset(found)
 
 
 def test_the_list_of_modules_is_whole() -> None:
@@ -125,7 +127,12 @@ def test_rooms_of_the_runtime_look_down_only(name: str) -> None:
 
 
 SPEED = {
-    "cache_blocking": {"jaxrl.optimize.gradients", "jaxrl.rollout.outputs"},
+    "cache_blocking": {
+        "jaxrl.optimize.gradients",
+        "jaxrl.rollout.outputs",
+        "jaxrl.runtime.logs.provenance",
+        "jaxrl.runtime.training_loop.session",
+    },
     "copies": {"jaxrl.rollout.outputs"},
     "ordered_collectives": {"jaxrl.agent", "jaxrl.runtime.actors.gradients"},
     "packed_parameters": {"jaxrl.optimize.descent"},

@@ -34,6 +34,7 @@ from tests.helpers.agents import (
     assert_bit_equal,
     assert_close,
     each_family,
+    ppo_first,
     run_steps,
     small,
     small_dqn,
@@ -151,7 +152,9 @@ def gradient_norm(metrics: Any) -> float:
 
 
 @each_family
-@pytest.mark.parametrize("mapped", ["shard_map", "shard_map unchecked", "pmap", "vmap"])
+@pytest.mark.parametrize(
+    "mapped", ["shard_map", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shard_map unchecked", "pmap", "vmap"))]
+)
 def test_two_devices_have_the_gradient_of_one(algorithm: str, mapped: str) -> None:
     alone, agent = one_gradient(algorithm), one_gradient(algorithm, axis_name="d")
     expected_state, expected = run_steps(alone, alone.init(KEY()), 1)
@@ -186,7 +189,7 @@ def test_gradient_norm_test_would_notice() -> None:
     assert float(wrong) == pytest.approx(2 * 2.5)
 
 
-@each_family
+@ppo_first
 def test_data_parallel_is_an_agent(algorithm: str) -> None:
     """Over two devices the environments have the same trajectories as on one. Algorithms that draw no rows learn the same."""
     normalising = [name for name in setting_names(algorithm)[0] if name.startswith("normalize_")]

@@ -27,7 +27,9 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return {number: {name: x for (which, name), x in listed.items() if which == str(number)} for number in DEVICES}
 
 
-each_algorithm = pytest.mark.parametrize("found", SETTINGS, indirect=True)
+each_algorithm = pytest.mark.parametrize(
+    "found", [pytest.param(name, marks=() if name == "ppo" else pytest.mark.slow) for name in SETTINGS], indirect=True
+)
 
 
 @pytest.mark.slow

@@ -98,6 +98,10 @@ each_family = pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.slow) for name in ALGORITHM_NAMES]
 )
 """For tests of the code that runs an algorithm, not of the algorithm. ``make test-all`` runs all algorithms."""
+ppo_first = pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=() if name == "ppo" else pytest.mark.slow) for name in ALGORITHM_NAMES]
+)
+"""The same, for tests of code that knows no families. ``make test`` runs PPO."""
 
 
 @cache

@@ -65,7 +65,7 @@ def sealed(rows: Any) -> Any:
 
 
 @pytest.mark.parametrize("settings", [{}, {"replay": Prioritized()}])
-@pytest.mark.parametrize("iterations", [3, 40])
+@pytest.mark.parametrize("iterations", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_rows_are_stored_and_come_back(settings: dict[str, Any], iterations: int, tmp_path: Path) -> None:
     agent = small_dqn(probes.truncation(), **SIZES, **settings)
     learner, rows = filled(agent, iterations)

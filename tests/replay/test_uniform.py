@@ -330,13 +330,14 @@ def ring_copies(num_seeds: int | None, donate: bool = True) -> tuple[int, int]:
     return len(re.findall(rf"\[(?:\d+,)?{CAPACITY},1[^=]*copy(?:-start)?\(", text)), compiled.memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize("num_seeds", [None, 2])
+@pytest.mark.parametrize("num_seeds", [pytest.param(None, marks=pytest.mark.slow), 2])
 def test_the_ring_is_never_copied(num_seeds: int | None) -> None:
     copies, scratch = ring_copies(num_seeds)
     assert copies == 0
     assert scratch < CAPACITY  # bytes: less than the smallest ring, that of a flag
 
 
+@pytest.mark.slow
 def test_the_copy_test_would_notice() -> None:
     """A state that the caller keeps must be copied, once."""
     assert ring_copies(None, donate=False)[0] > 0

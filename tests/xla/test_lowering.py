@@ -15,7 +15,7 @@ from jaxrl.models import actor_critic
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.spaces.trees import zeros
-from tests.helpers.agents import REPRESENTATIVES, cartpole, every_algorithm
+from tests.helpers.agents import REPRESENTATIVES, cartpole, each_family
 from tests.helpers.lowering import lowered, operations
 
 BARRIER = "optimization_barrier"
@@ -26,7 +26,7 @@ def key() -> Any:
     return jax.eval_shape(lambda: jax.random.key(0))
 
 
-@every_algorithm
+@each_family
 def test_init_and_step_lower_for_accelerators(algorithm: str) -> None:
     agent = cartpole(algorithm)
     assert "main" in lowered(agent.init, key())

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxrl.xla import fast_random
-from jaxrl.xla.cache_blocking import CACHED_BYTES, cut_to_cache, is_a_part
+from jaxrl.xla.cache_blocking import cut_to_cache, is_a_part
 from jaxrl.xla.copies import repeated
 from jaxrl.xla.platforms import on_cpu
 from tests.helpers.lowering import ACCELERATORS, lowered, operations
@@ -23,7 +23,7 @@ def chosen(x: Any) -> Any:
 
 def work(x: Any) -> Any:
     """Compute products whose results do not fit in the cache."""
-    return x @ jnp.ones((x.shape[1], CACHED_BYTES // 1024))
+    return x @ jnp.ones((x.shape[1], 2048))
 
 
 ROWS = jnp.ones((4096, 8))
@@ -44,6 +44,7 @@ def test_accelerators_do_not_trace_it(started: bool, monkeypatch: pytest.MonkeyP
     def primitives(function: Any, *args: Any) -> set[str]:
         return {eqn.primitive.name for eqn in jax.make_jaxpr(lambda *args: function(*args))(*args).jaxpr.eqns}
 
+    monkeypatch.setattr("jaxrl.xla.cache_blocking.cache_to_fill", lambda: 1 << 21)
     cases = [(chosen, X), (lambda x: repeated(x, 3), X), (cut, ROWS)]
     assert all("cond" in primitives(*case) for case in cases) and is_a_part(work, ROWS, rows=len(ROWS))
     monkeypatch.setattr("jaxrl.xla.platforms.backends_started", lambda: started)

@@ -46,6 +46,7 @@ def test_what_is_missing_is_named_on_use(name: str, bare: ModuleType) -> None:
 
 def test_without_traced_programs_nothing_is_cut(bare: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     work = jnp.zeros((1 << 14, 256)), jnp.zeros((256, 256))
+    monkeypatch.setattr(cache_blocking, "cache_to_fill", lambda: 1 << 21)
     assert cache_blocking.parts_in_cache(jnp.matmul, *work, rows=1 << 14) > 1
     monkeypatch.setattr(cache_blocking, "jaxprs_in_params", bare.jaxprs_in_params)
     assert cache_blocking.parts_in_cache(jnp.matmul, *work, rows=1 << 14) == 1

@@ -8,7 +8,6 @@ import importlib.util
 import io
 import sys
 import warnings
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -44,7 +43,7 @@ EPISODE_LENGTH = 1000
 
 
 def list_names() -> list[str]:
-    if sys.modules.get("brax") is None and ("brax" in sys.modules or importlib.util.find_spec("brax") is None):
+    if importlib.util.find_spec("brax") is None:
         _import_brax("the backend brax")  # raises, and names the pip install
     registered = getattr(sys.modules.get("brax.envs"), "_envs", {})
     return [*NAMES, *sorted({*registered} - {*NAMES, "fast"})]
@@ -78,8 +77,7 @@ def make(name: str, options: dict[str, Any]) -> Env:
 def _task(canonical_id: str) -> Env:
     """Construct an environment and close over it. Cached, so that equal ids share functions and compiled programs."""
     _, name, arguments, _ = parse_id(canonical_id)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # brax warns that it is no longer maintained
+    with warnings.catch_warnings(action="ignore"):  # brax warns that it is no longer maintained
         task = sys.modules["brax.envs"].get_environment(name, **arguments)
     like = jax.eval_shape(task.reset, abstract_key())
 
@@ -107,9 +105,8 @@ def _task(canonical_id: str) -> Env:
     return Env(reset, step, observation_space, action_space, render=render, render_fps=fps)
 
 
-def _import_brax(needed_by: str) -> ModuleType:
+def _import_brax(needed_by: str) -> None:
     """Import brax, which prints and warns about missing optional packages on import. That output is suppressed."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
         import_package("brax", needed_by, extra="brax")
-        return import_package("brax.envs", needed_by)
+        import_package("brax.envs", needed_by)

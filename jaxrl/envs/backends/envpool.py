@@ -7,6 +7,7 @@ import functools
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from jaxrl.envs.host import LEARNING, MOST_ACTIONS, TOLD, cast, check_actions, e
 from jaxrl.envs.ids import check_known, check_name, check_option, import_package, smallest
 from jaxrl.envs.rendering.gymnax import REAL_TIME
 from jaxrl.settings.validation import check_count
-from jaxrl.types import CompiledEnvs, HostEnv, HostEnvs, HostStep, PyTree
+from jaxrl.types import Array, CompiledEnvs, HostEnv, HostEnvs, HostStep, PyTree
 
 OURS = {"num_envs", "batch_size", "seed", "env_seed", "max_num_players", "gym_reset_return_info", "base_path"}
 """Settings of envpool that ``open`` and this module determine."""
@@ -101,7 +102,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
                 pool = envpool.make_gymnasium(name, env_seed=env_seeds(seed, num_envs, first_id), **sizes, **options)
             except RuntimeError as error:
                 raise RuntimeError(f"envpool cannot start {label}: {error}") from error
-        return _Running(label, pool, num_envs, observation_space, info_dtypes, action_space, action_spec.dtype, batch_size)
+        return _Running(label, pool, num_envs, batch_size, observation_space, info_dtypes, action_space, action_spec.dtype)
 
     can_render = kind in DRAWN and (kind != "mujoco" or _load_egl())
     eval_options = {option: value for option, value in options.items() if option not in LEARNING}
@@ -118,26 +119,21 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     )
 
 
+@dataclass(eq=False)
 class _Running:
     """Open environments: see ``jaxrl.types.HostEnvs``."""
 
-    def __init__(
-        self,
-        label: str,
-        pool: Any,
-        num_envs: int,
-        observation_space: spaces.Space,
-        info_dtypes: Mapping[str, np.dtype],
-        action_space: spaces.Space,
-        action_dtype: Any,
-        batch_size: int,
-    ) -> None:
-        self._label, self._pool, self._num_envs, self._batch_size = label, pool, num_envs, batch_size
-        self._sent = 0
-        """Number of rows sent but not yet received."""
-        self._observation_space, self._info_dtypes = observation_space, info_dtypes
-        self._action_space, self._action_dtype = action_space, action_dtype
-        self._done: np.ndarray | None = None
+    _label: str
+    _pool: Any
+    _num_envs: int
+    _batch_size: int
+    _observation_space: spaces.Space
+    _info_dtypes: Mapping[str, np.dtype]
+    _action_space: spaces.Space
+    _action_dtype: Any
+    _sent: int = 0
+    """Number of rows sent but not yet received."""
+    _done: np.ndarray | None = None
 
     def reset(self) -> PyTree:
         pool, parts = self._running(), []
@@ -165,10 +161,7 @@ class _Running:
         self._sent += num_envs
 
     def recv(self) -> tuple[np.ndarray, HostStep]:
-        """Return the rows of all environments in order, or the first ``batch_size`` rows to finish if ``open`` was given one.
-
-        The arrays are not reused by envpool.
-        """
+        """Return the rows of all environments in order, or the first ``batch_size`` rows to finish if ``open`` was given one."""
         if self._sent < self._batch_size:  # envpool would wait forever
             raise RuntimeError(
                 f"{self._label}: recv() returns {self._batch_size} rows, but only {self._sent} were sent: call send() first"
@@ -198,16 +191,33 @@ class _Running:
         return tree.map_structure(spread, cast(first_obs, self._observation_space))
 
     def compiled(self) -> CompiledEnvs:
-        from jaxrl.envs.backends.envpool_xla import compiled_envs
+        """Return the environments as operations of a compiled CPU program, with the same types.
 
-        return compiled_envs(self._running(), self._observation_space, self._info_dtypes, self._action_dtype)
+        envpool's C++ code reads and writes some 64-bit numbers. JAX would truncate the declared types to 32 bits by default, and
+        envpool would write past the ends of arrays. So types are declared with 64 bits enabled.
+        """
+        import jax
+        import jax.numpy as jnp
+
+        with jax.enable_x64(True):
+            handle, recv_, send_, _ = self._running().xla()
+
+        def send(handle: Array, action: Array) -> Array:
+            with jax.enable_x64(True):
+                new_handle: Array = send_(handle, action.astype(self._action_dtype))
+            return new_handle
+
+        def recv(handle: Array) -> tuple[Array, HostStep]:
+            with jax.enable_x64(True):
+                handle, (obs, reward, terminated, truncated, info) = recv_(handle)
+                obs, reward = cast(obs, self._observation_space), reward.astype(jnp.float32)
+                kept_info = {name: info[name].astype(dtype) for name, dtype in self._info_dtypes.items()}
+            return handle, HostStep(obs, reward, terminated, truncated, kept_info)
+
+        return CompiledEnvs(jnp.asarray(handle), send, recv)
 
     def render(self) -> np.ndarray:
-        """Return pictures of all environments, which must have been opened by ``open_render``.
-
-        Raises:
-          OSError: this machine cannot render them.
-        """
+        """Return pictures of all environments, or raise OSError if this machine cannot render them."""
         try:
             return np.asarray(self._running().render(np.arange(self._num_envs)))
         except (OSError, RuntimeError) as error:

@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.error import DependencyNotInstalled
 
 from jaxrl.envs.backends.gymnasium_vector import Task
-from jaxrl.envs.host import LEARNING, MOST_ACTIONS, check_actions, narrow, one_line, parts_of
+from jaxrl.envs.host import LEARNING, MOST_ACTIONS, check_actions, error_text, narrow, one_line, parts_of
 from jaxrl.envs.ids import UnknownName, check_known, check_option, defaults_of, import_named, not_found, smallest, takes_any
 from jaxrl.envs.subprocess.processes import Processes
 from jaxrl.settings.aliases import nearest
@@ -40,7 +40,6 @@ PACKAGES = {"box2d": ("Box2D", "pygame"), "mujoco": ("mujoco", "imageio")}
 EXTRAS = {"box2d": "jaxrl[box2d]", "mujoco": "gymnasium[mujoco]"}
 """Extras that install those packages."""
 
-SUPPORTED = "Box, Discrete, MultiDiscrete and MultiBinary, and Dict and Tuple of them"
 WRAP = "convert it with a Gymnasium wrapper in a function that returns the environment, and name it: gymnasium:module:function"
 
 
@@ -92,7 +91,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
 def make_of(label: str, module: str | None, spec: EnvSpec, options: Mapping[str, Any]) -> HostEnv:
     """Make a HostEnv from a spec, as ``make`` does. Each process imports ``module`` before it makes an environment."""
     spec, may_draw = _with_options(label, spec, {option: value for option, value in options.items() if option not in OURS})
-    ours = _ours(label, {**OURS, "max_episode_steps": spec.max_episode_steps}, options)
+    ours = {**OURS, "max_episode_steps": spec.max_episode_steps, **_ours(label, options)}
     spec.max_episode_steps = ours["max_episode_steps"]
 
     task = Task(label, spec, module, spaces.Discrete(1), spaces.Discrete(1))
@@ -102,7 +101,7 @@ def make_of(label: str, module: str | None, spec: EnvSpec, options: Mapping[str,
         raise _lacking(label, error) from error
     except Exception as error:
         with_options = f" with the options {dict(options)}" if options else ""
-        raise ValueError(f"gymnasium cannot build {label}{with_options}: {type(error).__name__}: {one_line(error)}") from error
+        raise ValueError(f"gymnasium cannot build {label}{with_options}: {error_text(error)}") from error
     try:
         observation_space = narrow_space(label, "observation_space", env.observation_space)
         task = task._replace(observation_space=observation_space, action_space=_action_space(label, env.action_space))
@@ -132,9 +131,6 @@ def _open(task: Task, num_envs: int, seed: int, first_id: int = 0, *, num_worker
     first_id = check_count("first_id", first_id, at_least=0)
     check: Callable[[Any, int], np.ndarray] = partial(check_actions, task.label, task.action_space)
     return Processes(task.label, task.open, num_envs, seed, first_id, num_workers=num_workers, check=check, **options)
-
-
-# ------------------------------------------------------------------------------------------------------------ names and options
 
 
 def _find(label: str, name: str) -> tuple[str | None, EnvSpec]:
@@ -167,10 +163,7 @@ def _find(label: str, name: str) -> tuple[str | None, EnvSpec]:
 
 
 def _with_options(label: str, spec: EnvSpec, options: Mapping[str, Any]) -> tuple[EnvSpec, bool]:
-    """Return a copy of the spec with these arguments, and whether the environment takes a ``render_mode``.
-
-    Names and types of arguments are checked against the environment's signature and defaults, as far as these exist.
-    """
+    """Return a copy of the spec with these arguments, checked, and whether the environment takes a ``render_mode``."""
     if "render_mode" in options:
         raise ValueError(f"{label}: render_mode is not an option: jaxrl sets it when it renders (jaxrl record)")
     try:
@@ -190,8 +183,8 @@ def _with_options(label: str, spec: EnvSpec, options: Mapping[str, Any]) -> tupl
     return spec, takes_any(creator) or "render_mode" in defaults
 
 
-def _ours(label: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of ``OURS``, checked, with defaults."""
+def _ours(label: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of ``OURS``, checked."""
     chosen = {name: value for name, value in options.items() if name in OURS}
     for name, value in chosen.items():
         check_option(label, name, value, OURS[name], at_least=0)
@@ -199,7 +192,7 @@ def _ours(label: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -
         value = chosen.get(name, low)
         if isinstance(value, bool) or not isinstance(value, type(low) | int) or value < low:
             raise ValueError(f"{label}: option {name}={value!r} must be {allowed}")
-    return {**defaults, **chosen}
+    return chosen
 
 
 def _lacking(label: str, error: Exception) -> ModuleNotFoundError:
@@ -211,15 +204,8 @@ def _lacking(label: str, error: Exception) -> ModuleNotFoundError:
     return ModuleNotFoundError(f"{label} cannot be built here: {one_line(error)}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------- spaces
-
-
 def narrow_space(label: str, space_name: str, space: spaces.Space) -> spaces.Space:
-    """Convert a space to 32-bit types.
-
-    Raises:
-      ValueError: a part of the space has no fixed array shape, or its integers need more than 32 bits.
-    """
+    """Convert a space to 32-bit types. Raise ValueError if a part of it has no fixed shape, or needs more bits."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = {name: narrow_space(label, f"{space_name}[{name!r}]", part) for name, part in parts_of(space)}
         return spaces.Dict(parts) if isinstance(space, spaces.Dict) else spaces.Tuple(parts.values())
@@ -233,7 +219,8 @@ def narrow_space(label: str, space_name: str, space: spaces.Space) -> spaces.Spa
             return spaces.Box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype.type)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return space
-    raise ValueError(f"{label}: {space_name} is {space}, but jaxrl supports {SUPPORTED}: {WRAP}")
+    kinds = "Box, Discrete, MultiDiscrete and MultiBinary, and Dict and Tuple of them"
+    raise ValueError(f"{label}: {space_name} is {space}, but jaxrl supports {kinds}: {WRAP}")
 
 
 def _action_space(label: str, space: spaces.Space) -> spaces.Space:

@@ -105,11 +105,7 @@ class Running:
         return row
 
     def render(self) -> np.ndarray:
-        """Return pictures of all environments, which must have been opened by ``open_render``.
-
-        Raises:
-          OSError: this machine cannot render them.
-        """
+        """Return pictures of all environments, or raise OSError if this machine cannot render them."""
         self._running()
         pictures: list[np.ndarray] = []
         try:
@@ -254,8 +250,7 @@ def _flag(name: str, value: Any) -> bool:
 
 def _number(name: str, value: Any) -> Any:
     """Return a scalar or an array without axes. Raises for anything else."""
-    if isinstance(value, float | int | np.number | np.bool_):
-        return value
-    if np.ndim(value) or np.asarray(value).dtype.kind not in "biuf":
+    is_scalar = isinstance(value, float | int | np.number | np.bool_)
+    if not is_scalar and (np.ndim(value) or np.asarray(value).dtype.kind not in "biuf"):
         raise _Wrong(f"{name} is {type(value).__name__}{list(np.shape(value))}; it must be one number")
     return value

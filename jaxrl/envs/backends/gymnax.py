@@ -93,9 +93,13 @@ def make(name: str, options: dict[str, Any]) -> Env:
         raise ValueError(f"{label} is not supported: gymnax downloads MNIST when it is constructed, and jaxrl never downloads")
     _import_gymnax(label)
     check_name("gymnax", name, list_names())
-    constructor, fields = _split_options(label, _game(format_id(EnvId("gymnax", name, {}))), options)
+    game = _game(format_id(EnvId("gymnax", name, {})))
+    arguments = {argument: default for argument, default in defaults_of(game.kind).items() if argument not in NOT_PLAIN}
+    check_known(label, options, {field.name for field in dataclasses.fields(game.params)} | arguments.keys())
+    constructor = {option: value for option, value in options.items() if option in arguments}
+    check_options(label, constructor, arguments)
     game = _game(format_id(EnvId("gymnax", name, constructor)))
-    params = _override(label, game.params, fields)
+    params = _override(label, game.params, {name: value for name, value in options.items() if name not in arguments})
     observation_space = _convert(_declared(game.construct, "observation", params), game.obs.dtype, name in LOOSE_BOUNDS)
     action_space = _convert(_declared(game.construct, "action", params))
     fps = REAL_TIME.get(name, 10)
@@ -195,18 +199,6 @@ def _plot(construct: Callable[[], Any]) -> RenderFn:
     return render
 
 
-# --------------------------------------------------------------------------------------------------------- options, parameters
-
-
-def _split_options(label: str, game: Game, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into constructor arguments and parameter fields. Constructor arguments must match their default's type."""
-    arguments = {name: default for name, default in defaults_of(game.kind).items() if name not in NOT_PLAIN}
-    check_known(label, options, {field.name for field in dataclasses.fields(game.params)} | arguments.keys())
-    constructor = {name: value for name, value in options.items() if name in arguments}
-    check_options(label, constructor, arguments)
-    return constructor, {name: value for name, value in options.items() if name not in arguments}
-
-
 def _fixed(value: Any) -> np.ndarray:
     """Return a read-only, strongly typed 32-bit array. All users of the same id can share it safely."""
     array = np.array(value)
@@ -228,9 +220,6 @@ def _override(label: str, params: Any, options: dict[str, Any]) -> Any:
     return params.replace(**fields)
 
 
-# ---------------------------------------------------------------------------------------------------------------------- spaces
-
-
 def _declared(construct: Callable[[], Any], of: str, params: PyTree) -> SimpleNamespace:
     """Return the space that gymnax declares: its ``kind`` and attributes, with JAX arrays converted to NumPy."""
 
@@ -242,10 +231,7 @@ def _declared(construct: Callable[[], Any], of: str, params: PyTree) -> SimpleNa
 
 
 def _convert(space: SimpleNamespace, dtype: Any = None, unbounded: bool = False) -> spaces.Space:
-    """Convert a gymnax space to a Gymnasium space.
-
-    A Box gets the dtype ``dtype``, if given. Bounds at the limits of a float type become infinite.
-    """
+    """Convert a gymnax space to a Gymnasium space. Bounds of a Box at the limits of a float type become infinite."""
     if space.kind == "Discrete":
         return spaces.Discrete(int(space.n))
     if space.kind != "Box":

@@ -45,11 +45,7 @@ def reach(radius: float = 0.05, push: float = 0.01, drag: float = 0.1) -> Env:
     """
 
     def observe(state: ReachState) -> PyTree:
-        return {
-            OBSERVATION: jnp.concatenate([state.position, state.velocity]),
-            ACHIEVED: state.position,
-            DESIRED: state.goal,
-        }
+        return {OBSERVATION: jnp.concatenate([state.position, state.velocity]), ACHIEVED: state.position, DESIRED: state.goal}
 
     def compute_reward(achieved: Array, desired: Array) -> tuple[Array, Array]:
         reached = jnp.sum((achieved - desired) ** 2) <= radius**2

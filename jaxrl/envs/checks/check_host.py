@@ -6,7 +6,7 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -35,30 +35,21 @@ UNNUMBERED = (
 )
 
 
-class Played(NamedTuple):
-    """Results of a few steps."""
-
-    seen: list[Any]
-    """Copies of everything returned."""
-    late_reward: bool
-    """A reset row had a nonzero reward."""
-
-
 def host_problems(env: HostEnv, steps: int, say: Say) -> list[str]:
     """Open and step two environments several times with the same seed, and the second of them alone."""
     try:
-        first = _play(env, steps, say)
+        first, late_reward = _play(env, steps, say)
         # NEXT_STEP environments ignore actions on reset rows, so other actions there must not change the results.
-        if not same(first.seen, _play(env, steps, say, other_after_end=True).seen):
-            return [SAME_STEP if same(first.seen, _play(env, steps, say).seen) else UNSEEDED]
+        if not same(first, _play(env, steps, say, other_after_end=True)[0]):
+            return [SAME_STEP if same(first, _play(env, steps, say)[0]) else UNSEEDED]
         # An open without first_id is allowed; it cannot be split over workers.
         if "first_id" in inspect.signature(env.open).parameters:
-            second = _play(env, steps, say, first_id=1).seen
-            if not same(second, jax.tree.map(lambda x: x[1:], first.seen)):
+            second, _ = _play(env, steps, say, first_id=1)
+            if not same(second, jax.tree.map(lambda x: x[1:], first)):
                 return [UNNUMBERED]
     except EnvError as error:
         return list(error.problems)
-    return [LATE_REWARD] if first.late_reward else _render_problems(env)
+    return [LATE_REWARD] if late_reward else _render_problems(env)
 
 
 def _render_problems(env: HostEnv) -> list[str]:
@@ -78,15 +69,11 @@ def _render_problems(env: HostEnv) -> list[str]:
     return [problem] if (problem := picture_problem(pictures[0])) else []
 
 
-def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False, first_id: int = 0) -> Played:
-    """Reset and step, and check each row.
+def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False, first_id: int = 0) -> tuple[list[Any], bool]:
+    """Reset and step the environments from ``first_id`` on, with other actions on rows after the end of an episode if asked.
 
-    Args:
-      other_after_end: take other actions on rows after the end of an episode.
-      first_id: first environment to open, as in a worker that holds only the last ones.
-
-    Raises:
-      EnvError: a call failed or a row is invalid.
+    Return copies of everything returned, and whether a reset row had a nonzero reward. Raise EnvError if a call fails or a row is
+    invalid.
     """
     keywords = {"first_id": first_id} if first_id else {}
     try:
@@ -104,7 +91,7 @@ def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False, 
         envs.close()
 
 
-def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: bool, first_id: int) -> Played:
+def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: bool, first_id: int) -> tuple[list[Any], bool]:
     action_space = copy.deepcopy(env.action_space)
     action_space.seed(0)
     obs, num_envs = envs.reset(), NUM_ENVS - first_id
@@ -131,7 +118,7 @@ def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: b
         late_reward |= bool(np.any(row.reward[done] != 0))
         obs, done = row.obs, row.terminated | row.truncated
         seen.append(jax.tree.map(np.copy, row))
-    return Played(seen, late_reward)
+    return seen, late_reward
 
 
 def _raise_if(env: HostEnv, problems: list[str]) -> None:

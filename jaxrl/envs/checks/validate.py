@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,16 +64,13 @@ def find_problems(env: Env | HostEnv) -> list[str]:
     return problems
 
 
-# -------------------------------------------------------------------------------------------------------------- spaces, params
-
-
 def _space_problems(space_name: str, space: Any, supported: tuple[type, ...]) -> list[str]:
     if not isinstance(space, supported):
         names = ", ".join(kind.__name__ for kind in supported)
         return [f"{space_name} is {space!r}: use one of gymnasium.spaces' {names}"]
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = [_space_problems(f"{space_name}[{name!r}]", part, supported) for name, part in parts_of(space)]
-        return list(itertools.chain(*parts))
+        labelled = [(f"{space_name}[{name!r}]", part) for name, part in parts_of(space)]
+        return [problem for label, part in labelled for problem in _space_problems(label, part, supported)]
     if isinstance(space, spaces.Box):
         dtype = np.dtype(space.dtype)
         if dtype.itemsize > 4 or dtype.kind not in "fiub":
@@ -150,9 +146,6 @@ def _params_problems(params: PyTree) -> list[str]:
     return problems
 
 
-# ------------------------------------------------------------------------------------------------------------- reset and step
-
-
 def _function_problems(env: Env) -> list[str]:
     problems: list[str] = []
     out = _trace("reset", env.reset, problems, env.params)
@@ -177,8 +170,8 @@ def _function_problems(env: Env) -> list[str]:
     if out is None:
         return problems
     if not isinstance(out, tuple) or len(out) != 2 or not isinstance(out[1], TimeStep):
-        problems.append(f"step returned {show_shapes(out)}; it must return (env_state, jaxrl.types.TimeStep(obs, reward, ...))")
-        return problems
+        wanted = "(env_state, jaxrl.types.TimeStep(obs, reward, ...))"
+        return [*problems, f"step returned {show_shapes(out)}; it must return {wanted}"]
     next_state, time_step = out
     problems += mismatches("the env_state that step returns", next_state, env_state, "the env_state that reset returns")
     problems += mismatches("the obs that step returns", time_step.obs, obs, "the obs that reset returns")
@@ -199,8 +192,8 @@ def _time_step_problems(time_step: TimeStep) -> list[str]:
             problems.append(f"{name} has dtype {value.dtype}; it must be {np.dtype(dtype)}: jnp.asarray({name}, {type_name})")
     info = time_step.info
     if not isinstance(info, dict) or not all(isinstance(name, str) for name in info):
-        problems.append(f"info is {show_shapes(info)}; it must be a dict from names to arrays, {{}} if there is no information")
-        return problems
+        wanted = "a dict from names to arrays, {} if there is no information"
+        return [*problems, f"info is {show_shapes(info)}; it must be {wanted}"]
     return problems + [
         f"info[{name!r}] is {show_shapes(value)}; it must be one array of numbers: give each array its own name, without nesting"
         for name, value in info.items()
@@ -254,15 +247,8 @@ def explain(name: str, error: Exception) -> str:
     return f"{name} raised {type(error).__name__}: {reason}"
 
 
-# ----------------------------------------------------------------------------------------------------------------- comparing
-
-
 def mismatches(subject: str, got: PyTree, want: PyTree, source: str, *, numpy: str = "jnp") -> list[str]:
-    """Return differences in structure, shape and dtype, one sentence each. Weak types count as strong ones.
-
-    Args:
-      numpy: array library of the environment, for advice in messages.
-    """
+    """Return differences in structure, shape and dtype, one sentence each, with advice for the array library ``numpy``."""
     if jax.tree.structure(got) != jax.tree.structure(want):
         return [f"{subject}: structure {show_shapes(got)} differs from {source}'s, {show_shapes(want)}"]
     problems = []
@@ -284,7 +270,7 @@ def picture_problem(picture: Any) -> str | None:
 def outside(subject: str, space: spaces.Space, value: PyTree) -> list[str]:
     """Return the problems of values [..., *space.shape] that are outside ``space``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        return list(itertools.chain(*(outside(f"{subject}[{name!r}]", part, value[name]) for name, part in parts_of(space))))
+        return [problem for name, part in parts_of(space) for problem in outside(f"{subject}[{name!r}]", part, value[name])]
     value, (low, high) = np.asarray(value), bounds_of(space)
     if value.dtype.kind == "f" and np.isnan(value).any():
         return [f"{subject} is NaN: guard divisions, logarithms and roots"]

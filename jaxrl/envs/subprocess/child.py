@@ -91,18 +91,18 @@ class Child:
             self.connection.send(message)
 
     def receive(self) -> list[Any]:
-        """Return the complete messages. Blocks only if nothing has arrived.
-
-        Raises:
-          EOFError, OSError: the connection has ended.
-          Garbled: the received bytes are not a message.
-        """
+        """Return the complete messages; see ``Inbox.read``."""
         return self._inbox.read()
 
     @property
     def has_said(self) -> bool:
         """Return whether there is something to ``receive``, including the end of the connection."""
         return self.connection.poll()
+
+    @property
+    def where(self) -> str:
+        """End of a message that names its log."""
+        return "" if self.log is None else f": its output is in {self.log}"
 
     def write_log(self, text: str) -> None:
         """Append text to its log, if it has one."""
@@ -125,10 +125,7 @@ class Child:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the process has ended, even if its descendants live.
-
-        The process is not reaped, so its pid and process group cannot be reused yet.
-        """
+        """Return whether the process has ended. It is not reaped, so its pid and process group cannot be reused yet."""
         try:
             return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
         except ChildProcessError:  # already reaped
@@ -195,19 +192,12 @@ def end_all(children: Sequence[Child], farewell: Any, grace: float = GRACE) -> N
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a file for appending.
-
-    A link or a pipe of that name is removed first: a link might lead anywhere, and a pipe would wait for a reader.
-    """
+    """Open a file for appending. A link or a pipe of that name, which might lead anywhere or wait for a reader, is removed."""
     with contextlib.suppress(FileNotFoundError):
         found = path.lstat()
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             path.unlink()
-    return open(path, "ab", opener=_without_links)
-
-
-def _without_links(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666))
 
 
 @contextlib.contextmanager

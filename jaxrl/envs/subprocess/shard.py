@@ -23,12 +23,7 @@ class Part:
     """Some environments of a batch. They serve one request at a time; it is done when ``asked`` is empty again."""
 
     def __init__(self, label: str, open: OpenFn, num_envs: int, seed: int, first: int, log_folder: Path | None) -> None:
-        """Start a process that opens the environments. ``seed`` and their indices, from ``first``, determine their streams.
-
-        Raises:
-          ValueError: ``open`` cannot be pickled.
-          OSError: too many open files or processes.
-        """
+        """Start a process that opens the environments. ``seed`` and their indices, from ``first``, determine their streams."""
         self._label, self._open, self._num_envs, self._seed = label, open, num_envs, seed
         self.first, self.last = first, first + num_envs - 1
         """Indices of the first and the last environment, inclusive."""
@@ -66,12 +61,8 @@ class Part:
         self._tell()
 
     def hear(self) -> None:
-        """Receive what has arrived from the process, possibly a part of a message.
-
-        Raises:
-          EnvironmentFailed: an environment raised.
-          ChildProcessError: the process ended, or sent something that is not an answer.
-        """
+        """Receive what has arrived from the process, possibly a part of a message. Raise EnvironmentFailed if an environment
+        raised, or ChildProcessError if the process ended, or sent something that is not an answer."""
         try:
             answers = self.child.receive()
         except (EOFError, OSError):
@@ -91,7 +82,7 @@ class Part:
         if kind == FAILED:
             message, trace = value
             self.child.write_log(trace)
-            raise EnvironmentFailed(f"{message}{self._where}") from RemoteTraceback(trace)
+            raise EnvironmentFailed(f"{message}{self.child.where}") from RemoteTraceback(trace)
         self._is_own = kind == GIVEN
         if not self._is_own:
             assert self._shared is not None
@@ -112,12 +103,7 @@ class Part:
 
     def failure(self, how: str) -> ChildProcessError:
         """Return the error for a lost process."""
-        return ChildProcessError(f"{self._label}: the process of {self} {how} during {self.doing}{self._where}")
-
-    @property
-    def _where(self) -> str:
-        """Location of the process's output, for the end of a message."""
-        return "" if self._log is None else f": its output is in {self._log}"
+        return ChildProcessError(f"{self._label}: the process of {self} {how} during {self.doing}{self.child.where}")
 
     def restart(self) -> None:
         """Replace the process. Its environments get new random streams, and the current request results in new episodes."""

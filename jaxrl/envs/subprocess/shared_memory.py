@@ -55,11 +55,7 @@ class SharedMemory:
     """Block of memory that can be sent to other processes."""
 
     def __init__(self, num_bytes: int, handle: int | None = None) -> None:
-        """Allocate memory, or map the block of another process from its ``handle``, which this object then closes.
-
-        Raises:
-          OSError: not enough memory, or too many open files.
-        """
+        """Allocate memory, or map the block of another process from its ``handle``, which this object then closes."""
         with _explaining(num_bytes):
             self.handle = os.memfd_create("jaxrl") if handle is None else handle
             try:
@@ -85,11 +81,8 @@ class SharedMemory:
         return [view(place) for place in layout.places]
 
     def give(self, connection: Connection, pid: int) -> None:
-        """Send it to the process at the other end of a connection, which calls ``received``.
-
-        Errors of a lost connection are ignored here, as the next receive reports them.
-        """
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        """Send it to the process at the other end of a connection, which calls ``received``."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the next receive reports a lost connection
             send_handle(connection, self.handle, pid)
 
     def close(self) -> None:

@@ -30,14 +30,7 @@ class SharedRows:
     """Shared memory for one row of ``num_envs`` environments: their ``action`` and the resulting ``row``."""
 
     def __init__(self, example: PyTree, num_envs: int, connection: Connection | None = None) -> None:
-        """
-        Args:
-          example: result of ``example_of``.
-          connection: receives the memory from the process that allocated it (``give``). None allocates it here.
-
-        Raises:
-          OSError: not enough memory, or too many open files.
-        """
+        """Allocate memory for rows like ``example`` (see ``example_of``), or receive that which another process gives."""
         self._arguments = example, num_envs
         places = tree.map_structure(lambda x: np.broadcast_to(np.zeros((), x.dtype), (num_envs, *x.shape[1:])), example)
         layout = layout_of(tree.flatten(places))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.envs.host import error_text
 from jaxrl.envs.subprocess.child import attend
 from jaxrl.envs.subprocess.shared_rows import SharedRows, put
 
@@ -46,8 +46,7 @@ def serve(connection: Connection) -> None:
     except EOFError:
         pass  # the parent process has ended
     except Exception as error:
-        text = str(error) if isinstance(error, EnvironmentFailed) else f"{type(error).__name__}: {error}"
-        connection.send((FAILED, (" ".join(text.split()), traceback.format_exc())))
+        connection.send((FAILED, (error_text(error), traceback.format_exc())))
 
 
 if __name__ == "__main__":

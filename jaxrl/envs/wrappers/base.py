@@ -63,11 +63,7 @@ def wrapper(function: Callable[..., Env]) -> Callable[..., Env]:
 
 
 def bind_call(call: Call) -> Call:
-    """Return a wrapper's call with all arguments in positional order, defaults included.
-
-    Raises:
-      ValueError: the wrapper does not exist, or it takes other arguments.
-    """
+    """Return a wrapper's call, checked, with all arguments in positional order, defaults included."""
     if call.name not in WRAPPERS:
         raise ValueError(
             f"unknown wrapper {call.name!r}.{nearest(call.name, WRAPPERS)} Wrappers: {', '.join(map(usage, WRAPPERS))}."

@@ -32,8 +32,7 @@ class CentralSampler:
 
     def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
         try:
-            collected: tuple[Rollout, Metrics] = self.sampler.collect(policy, key)
-            return collected
+            return self.sampler.collect(policy, key)
         except (EnvironmentFailed, ChildProcessError, TimeoutError) as error:
             raise WorkerFailed(str(error)) from error
 
@@ -51,10 +50,9 @@ class CentralSampler:
 
 
 def in_processes(agent: Agent, num_workers: int, opened: list[Processes] | None = None, **settings: Any) -> HostEnv:
-    """Return the agent's environment, with each batch stepped by several processes.
+    """Return the agent's environment, with each batch stepped by several processes, at most one per environment.
 
     Args:
-      num_workers: processes per batch, at most one per environment.
       opened: list to which the opened ``Processes`` are appended.
       settings: keywords of ``Processes``.
     """

@@ -149,9 +149,8 @@ class Dispatcher:
             self.thread.join()
         os.close(self.asleep)
         os.close(self.bell)
-        for blocks in (self.policies, self.rollouts):
+        for blocks in (self.policies, self.rollouts, self.progress):
             blocks.close()
-        self.progress.close()
 
     def _check_open(self) -> None:
         if self.error is not None:
@@ -162,7 +161,7 @@ class Dispatcher:
     def _run(self) -> None:
         try:
             for member in self.members:
-                member.start(self.progress.memory)
+                member.start(*self.progress.memory)
             while not self.closing:
                 self._turn()
         except BaseException as error:
@@ -268,18 +267,14 @@ class Dispatcher:
     def _replace(self, member: WorkerHandle, why: str, remote: str | None = None) -> None:
         """End what is left of a worker's process that failed, report it, and start another process in its place.
 
-        Args:
-          why: how the worker failed, as the end of a sentence.
-          remote: the traceback of the exception that it raised.
-
-        Raises:
-          WorkerFailed: it never started, or there were ``max_restarts`` restarts.
+        ``why`` ends a sentence; ``remote`` is the traceback of the exception that it raised. Raises WorkerFailed if it never
+        started, or there were ``max_restarts`` restarts.
         """
         member.child.release()
         member.child.write_log(remote or f"{member} {why}")
         cause = RemoteTraceback(remote) if remote else None
         if not member.ready and not member.restarts:
-            raise WorkerFailed(f"{member} {why}, before it could start{member.where}") from cause
+            raise WorkerFailed(f"{member} {why}, before it could start{member.child.where}") from cause
         when = "between two rollouts" if member.ready else "at its start"
         if member.busy and member.next_ticket in self.tickets:
             when = f"at rollout {member.next_ticket}"
@@ -294,4 +289,4 @@ class Dispatcher:
             self.note(remote.rstrip())
         with self.lock:
             self._put_down(member)
-        member.start(self.progress.memory)
+        member.start(*self.progress.memory)

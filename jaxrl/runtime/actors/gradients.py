@@ -61,7 +61,6 @@ class PartLearner(HostLearner):
 
 def of_one_update(metrics: Metrics, shares: int) -> Metrics:
     """Convert the merged losses of ``shares`` parts of one update to losses of that update."""
-
     losses = {name: x for name, x in metrics.items() if name.startswith("losses/") and isinstance(x, Mean)}
     return metrics | {name: Mean(x.sum / shares, x.count // shares) for name, x in losses.items()}
 
@@ -130,7 +129,7 @@ class PartDriver(HostDriver):
             with watch("learning"):
                 states, alive, metrics = learner.learn_alive(states, part, going)
                 total = metrics if total is None else self.merge(total, metrics)
-                self.lookout.look(part[0], np.asarray(going) & ~np.asarray(alive))
+                self.found.record(part[0], np.asarray(going) & ~np.asarray(alive))
                 going = np.asarray(alive)
                 pool.publish(learner.policy(states.learner))
         self.pending.popleft()

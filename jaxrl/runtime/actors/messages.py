@@ -138,12 +138,7 @@ def part_of(rows: Filled, job: WorkerJob) -> Filled:
 
 
 def rollout_of(rows: Filled, version: np.ndarray, first_id: int = 0) -> Rollout:
-    """Convert to a ``Rollout``.
-
-    Args:
-      version: i32[num_seeds] or [num_seeds, B], version of the parameters that acted.
-      first_id: number of the first environment.
-    """
+    """Convert to a ``Rollout``; ``version``, i32[num_seeds] or [num_seeds, B], is that of the parameters that acted."""
     num_seeds, _, num_envs = rows.came.reward.shape
     env_id: Any = np.broadcast_to(first_id + np.arange(num_envs, dtype=np.int32), (num_seeds, num_envs))
     versions: Any = np.broadcast_to(version.reshape(num_seeds, -1), env_id.shape)

@@ -23,8 +23,7 @@ from jaxrl.runtime.actors.stragglers import cut_rows, enough
 from jaxrl.runtime.actors.worker_handle import WorkerHandle, shares
 from jaxrl.runtime.samplers.diagnostics import Stopwatch, WorkerState
 from jaxrl.runtime.samplers.sampler import host_env
-from jaxrl.runtime.system.devices import threads_per_worker
-from jaxrl.runtime.system.environment_variables import cpu_devices
+from jaxrl.runtime.system.devices import cpu_devices, threads_per_worker
 from jaxrl.settings.aliases import unknown
 from jaxrl.settings.validation import Range, check_count, check_number
 from jaxrl.types import Agent, Key, Metrics, Policy, PyTree, Rollout
@@ -71,15 +70,9 @@ class ActorPool:
         Args:
           agent: an agent on a host environment, with parts that another process can import.
           seeds: seeds of the run.
-          num_workers: processes, among which the agent's ``num_envs`` environments are divided.
-          clock: "deterministic" or "async".
-          max_restarts: total number of restarts before the pool fails.
-          timeout: seconds that a row may take; a worker that takes longer is assumed to hang.
-          pin: pin each worker to one core.
+          num_workers, clock, max_restarts, timeout, pin, sync_fraction: as in ``Scheme``.
           gradients: workers also compute the gradients of their rollouts, for algorithms with ``Algorithm.gradients``. On the
             asynchronous clock, ``next_part`` then returns each worker's part as it arrives.
-          sync_fraction: fraction of the workers that finish a rollout before the others are cut short; 1: all finish it. For the
-            deterministic clock; see ``Scheme``.
           log_folder: folder for the workers' output, in ``worker-0.log`` and so on; None: they share this process's output.
           note: called with one line per event of a worker.
           offset: number of each seed's environments that are in preceding processes of the group.

@@ -77,15 +77,11 @@ class Blocks:
             memory.close()
 
 
-class Progress:
-    """Shared memory where workers report progress, and read which rollouts to cut short."""
+class Progress(Blocks):
+    """A block where workers report progress, and read which rollouts to cut short."""
 
     def __init__(self, num_workers: int) -> None:
-        header = RolloutSegment(PROGRESS, 0, [jax.ShapeDtypeStruct((size,), np.int64) for size in (num_workers, 1)])
-        self.memory = SharedMemory(header.layout.num_bytes), header
-        self.rows, self.due = self.memory[0].arrays(header.layout)
+        super().__init__(PROGRESS)
+        self.shape([jax.ShapeDtypeStruct((size,), np.int64) for size in (num_workers, 1)])
+        self.rows, self.due = self.views[self.take()]
         """Rows that each worker has completed in all; and one number: rollouts with lower numbers need not be finished."""
-        self.rows[:], self.due[:] = 0, 0
-
-    def close(self) -> None:
-        self.memory[0].close()

@@ -191,11 +191,7 @@ def _envs_here(agent: Agent) -> int:
 
 
 def describe(scheme: Scheme, num_envs: int) -> str:
-    """Describe the scheme and its use of cores in one line.
-
-    Args:
-      num_envs: environments per seed in this process.
-    """
+    """Describe the scheme and its use of cores in one line; ``num_envs`` is per seed and process."""
     cores, workers = usable_cores(), scheme.num_workers
     each = f"{num_envs // workers}" + (f" or {num_envs // workers + 1}" if num_envs % workers else "")
     duties = "act and step" if scheme.inference == "workers" else "step"

@@ -158,11 +158,7 @@ class GroupDriver(HostDriver):
     def evaluate(
         self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Evaluate; each process plays the episodes of some of the seeds.
-
-        Raises:
-          RuntimeError: the replicas of the learner differ between processes.
-        """
+        """Evaluate; each process plays the episodes of some seeds. Raise RuntimeError if the learner's replicas differ."""
         check_replicas(states.learner, current().gather)
         group, policies = current(), self.policies(states)
         mine = range(group.process_id, len(self.seeds), group.num_processes)
@@ -175,7 +171,7 @@ class GroupDriver(HostDriver):
     def found_in_rollouts(self) -> Suspects:
         """Gather the findings of all processes. Each process numbers its environments from 0."""
         group, share = current(), self.agent.num_envs // current().num_processes
-        said = group.gather([mask[:, :share].tolist() for mask in self.lookout.found])
+        said = group.gather([mask[:, :share].tolist() for mask in self.found])
         return Suspects(*(np.concatenate([np.array(part, bool) for part in parts], 1) for parts in zip(*said, strict=True)))
 
     def _once(self, *arguments: Any) -> Any:

@@ -25,11 +25,7 @@ def enough(sync_fraction: float, num_workers: int) -> int:
 
 
 def cut_rows(rows: Sequence[int], num_envs: Sequence[int], num_seeds: int, rollout_length: int) -> Metrics:
-    """Return ``CUT_ROWS`` of a rollout, [num_seeds].
-
-    Args:
-      rows, num_envs: rows collected and number of environments, per worker.
-    """
+    """Return ``CUT_ROWS`` of a rollout, [num_seeds], from the rows collected and the number of environments of each worker."""
     cut = sum((rollout_length - collected) * envs for collected, envs in zip(rows, num_envs, strict=True))
     share = Mean(np.full(num_seeds, cut, np.float32), np.full(num_seeds, rollout_length * sum(num_envs), np.int32))  # type: ignore[arg-type]
     return {CUT_ROWS: share}
@@ -44,10 +40,7 @@ class CutSampler(HostSampler):
     """
 
     def __init__(self, agent: Agent, seeds: Sequence[int], first_id: int, num_envs: int, is_due: Callable[[], bool]) -> None:
-        """
-        Args:
-          is_due: whether the rollout may end early; called after each row once it has the minimum length.
-        """
+        """``is_due``, whether the rollout may end early, is called after each row once it has the minimum length."""
         super().__init__(agent, seeds, first_id, num_envs)
         self.is_due, self.least = is_due, math.ceil(LEAST * self.num_rows)
         self.collected = self.num_rows

@@ -24,13 +24,7 @@ from jaxrl.types import Agent
 def open_actors(
     agent: Agent, seeds: Sequence[int], scheme: Scheme, log_folder: Path | None, note: Callable[[str], None]
 ) -> HostDriver:
-    """Open the driver of a scheme.
-
-    Args:
-      scheme: result of ``resolve_scheme``.
-      log_folder: folder for the workers' output; None: they share this process's output.
-      note: called with messages about the workers.
-    """
+    """Open the driver of a scheme, as given by ``resolve_scheme``; see ``ActorPool`` for the other arguments."""
     group, collecting = current(), agent
     if not group.is_alone:
         check_scheme(scheme)

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl.agent import state_shapes
 from jaxrl.builder.spec import build
-from jaxrl.envs.host import EnvironmentFailed, one_line
+from jaxrl.envs.host import error_text
 from jaxrl.envs.subprocess.child import attend
 from jaxrl.envs.subprocess.shared_memory import received
 from jaxrl.runtime.actors import messages
@@ -50,7 +50,6 @@ class Actor:
         self.memory[segment.kind, segment.number] = jax.tree.unflatten(jax.tree.structure(segment.shapes), arrays)
 
     def collect(self, call: Collect) -> None:
-        """Collect a rollout."""
         watch = self.sampler.watch
         before, self.number = dict(watch.seconds), call.number
         leaves = [np.array(x) for x in self.memory[POLICY, call.policy]]
@@ -110,13 +109,11 @@ class Actor:
 
     def tell(self) -> None:
         """Report one more row."""
-        rows, _ = self.memory[PROGRESS, 0]
-        rows[self.job.worker] += 1
+        self.memory[PROGRESS, 0][0][self.job.worker] += 1
 
     def is_due(self) -> bool:
         """Return True if enough other workers have finished the current rollout."""
-        _, due = self.memory[PROGRESS, 0]
-        return bool(self.number < due[0])
+        return bool(self.number < self.memory[PROGRESS, 0][1][0])
 
 
 def _in_numpy(tree: PyTree) -> Any:
@@ -138,8 +135,7 @@ def serve(connection: Connection) -> None:
     except EOFError:
         pass  # the learner's process has ended
     except Exception as error:
-        text = str(error) if isinstance(error, EnvironmentFailed) else f"{type(error).__name__}: {error}"
-        connection.send(messages.Failed(one_line(text), traceback.format_exc()))
+        connection.send(messages.Failed(error_text(error), traceback.format_exc()))
     finally:
         if actor is not None:
             actor.sampler.close()

@@ -44,11 +44,6 @@ class WorkerHandle:
         first, last = self.job.first_id, self.job.first_id + self.job.num_envs - 1
         return f"worker {self.job.worker} (environment{f's {first} to {last}' if last > first else f' {first}'})"
 
-    @property
-    def where(self) -> str:
-        """End of a message that names the log."""
-        return "" if self.log is None else f": its output is in {self.log}"
-
     def state(self) -> WorkerState:
         """Return its rate, parameter lag and restarts since the last call."""
         done, self.done = self.done, []
@@ -80,14 +75,11 @@ class WorkerHandle:
     def trouble(self, rows: int, timeout: float, elapsed: float) -> str | None:
         """Return the process's fault, if it has one.
 
-        A process that has ended is usually found by its closed connection. It is found here if a process that it started keeps
-        the connection open.
-
         Args:
           rows: number of rows that it has reported.
           elapsed: time on the clock of ``Ran``.
         """
-        if self.child.has_ended and not self.child.has_said:
+        if self.child.has_ended and not self.child.has_said:  # a process that it started keeps its connection open
             return self.child.how_it_ended()
         if self.since is None or rows != self.rows or not (self.busy or not self.ready):
             self.rows, self.since = rows, elapsed

@@ -23,11 +23,7 @@ def with_buffers(states: AgentState, fresh: AgentState, buffers: Sequence[str]) 
 
 
 def mark_discontinuity(agent: Agent, state: AgentState, which: Any = None) -> AgentState:
-    """Mark that the environments of one seed start new episodes; see ``Algorithm.mark_discontinuity``.
-
-    Args:
-      which: bool[]; where False, the state is returned unchanged.
-    """
+    """Mark that the environments of one seed start new episodes, if ``which``, bool[]; see ``Algorithm.mark_discontinuity``."""
     if agent.algorithm.mark_discontinuity is None:
         return state
     marked = state._replace(learner=agent.algorithm.mark_discontinuity(state.learner))
@@ -37,11 +33,7 @@ def mark_discontinuity(agent: Agent, state: AgentState, which: Any = None) -> Ag
 
 
 def check_can_mark_discontinuity(agent: Agent, *, save_replay: bool) -> None:
-    """Reject a resumable run whose algorithm cannot mark the discontinuity in its replay that a resume causes.
-
-    Raises:
-      TypeError: the algorithm has no ``mark_discontinuity`` and needs one.
-    """
+    """Raise TypeError for a resumable run whose algorithm cannot mark the discontinuity in its replay that a resume causes."""
     begins_anew = isinstance(agent.env, HostEnv) or not save_replay
     if begins_anew and agent.algorithm.learn is not None and agent.algorithm.mark_discontinuity is None:
         why = f"{agent.env.name} runs on the host" if isinstance(agent.env, HostEnv) else "save_replay is False"

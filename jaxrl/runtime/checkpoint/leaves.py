@@ -64,25 +64,13 @@ def _holds_numbers(dtype: Any) -> bool:
     return bool(dtype == np.bool_ or jnp.issubdtype(dtype, np.number))
 
 
-# ---------------------------------------------------------------------------------------------------------------------- saving
-
-
 def describe(state: PyTree) -> list[LeafSpec]:
-    """Return one LeafSpec per leaf, in flatten order.
-
-    Raises:
-      TypeError: a leaf is not an array or a typed key; the message names its path.
-    """
+    """Return one LeafSpec per leaf, in flatten order. Raise TypeError for a leaf that is not an array or a typed key."""
     return [_describe_leaf(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)]
 
 
 def encode(state: PyTree) -> tuple[list[LeafSpec], dict[str, Any]]:
-    """Return the description of a state, and the arrays to store.
-
-    Raises:
-      TypeError: a leaf is not concrete data; the message names its path.
-      ValueError: a leaf was donated.
-    """
+    """Return the description of a state, and the arrays to store. Raise an error that names a leaf without data."""
     structure, arrays = describe(state), {FILLER: np.zeros((), np.int32)}
     for index, (spec, leaf) in enumerate(zip(structure, jax.tree.leaves(state), strict=True)):
         if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -119,9 +107,6 @@ def _name(index: int) -> str:
     return f"{index:06d}"
 
 
-# ------------------------------------------------------------------------------------------------------------------- restoring
-
-
 def first_difference(saved: list[LeafSpec], wanted: list[LeafSpec]) -> str | None:
     """Describe the first difference between a checkpoint and a target, with the checkpoint as "it"; None if there is none."""
     saved_paths, wanted_paths = {leaf.path for leaf in saved}, {leaf.path for leaf in wanted}
@@ -141,7 +126,7 @@ def first_difference(saved: list[LeafSpec], wanted: list[LeafSpec]) -> str | Non
 def other_seeds(saved: list[LeafSpec], wanted: list[LeafSpec]) -> str | None:
     """Describe the difference between a checkpoint and a target that differ only in the first axis of every leaf, [num_seeds].
 
-    The states of a run have this axis. One of the two lacks it, or the numbers of seeds differ. None if more than this differs.
+    One of the two lacks that axis, or its lengths differ. None if more than this differs.
     """
     if [(leaf.path, leaf.dtype) for leaf in saved] != [(leaf.path, leaf.dtype) for leaf in wanted]:
         return None

@@ -62,12 +62,8 @@ class CheckpointInfo:
 
 
 def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: str | None = None, request: Any = None) -> None:
-    """Write ``manifest.json`` with the digests of all files of a step folder; all are flushed to disk when this returns.
-
-    Raises:
-      FileNotFoundError: orbax wrote no arrays; without a manifest the folder does not count as a step.
-    """
-    if not (folder / ARRAYS).is_file():
+    """Write ``manifest.json`` with the digests of all files of a step folder; all are flushed to disk when this returns."""
+    if not (folder / ARRAYS).is_file():  # without a manifest, the folder does not count as a step
         raise FileNotFoundError(f"orbax-checkpoint wrote no {ARRAYS}")
     files = {}
     for path in sorted(folder.rglob("*")):
@@ -90,13 +86,34 @@ def write(folder: Path, step: int, spec: Any, structure: list[LeafSpec], run: st
 
 
 def read(folder: Path, step: int) -> CheckpointInfo:
-    """Read the manifest of a step folder and check its own digest; the other files are not checked.
-
-    Raises:
-      Damage, CheckpointError: as ``read_whole``.
-      OSError: it cannot be read.
-    """
-    return _parse(folder, step, read_regular(folder / NAME))
+    """Read the manifest of a step folder and check only its own digest. Errors as in ``read_whole``, or OSError."""
+    raw = read_regular(folder / NAME)
+    try:
+        body = parse_json(raw)
+        if raw != render(body):
+            raise Damage(f"is not intact: the file {NAME} was altered: its digest differs")
+        version, writer = body["format"], body["versions"]["jaxrl"]
+        if version not in READABLE:
+            raise CheckpointError(
+                f"the checkpoint {folder} has format {version}, written by jaxrl {writer}; this jaxrl"
+                f" {installed_versions()['jaxrl']} reads formats {' and '.join(map(str, READABLE))} only. Use jaxrl {writer} (pip"
+                f" install jaxrl=={writer}) or another version that reads format {version}."
+            )
+        if body["step"] != step:
+            raise Damage(f"is not intact: the file {NAME} belongs to step {body['step']}")
+        return CheckpointInfo(
+            step=step,
+            spec=body["spec"],
+            versions=body["versions"],
+            run=body.get("run"),
+            request=body.get("asked" if version == 1 else "request"),
+            structure=[_leaf(**leaf) for leaf in body["structure"]],
+            files={name: (entry["size"], entry["sha256"]) for name, entry in body["files"].items()},
+        )
+    except CheckpointError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Damage(f"is not intact: the file {NAME} was altered: it cannot be parsed") from None
 
 
 def read_whole(folder: Path, step: int, run: str | None = None) -> CheckpointInfo:
@@ -137,10 +154,7 @@ def step_folders(folder: Path) -> list[tuple[int, Path]]:
 
 
 def steps(folder: str | os.PathLike[str]) -> list[int]:
-    """Return the steps in a folder that have a manifest, in ascending order; empty if there is no such folder.
-
-    The files are not checked.
-    """
+    """Return the steps in a folder that have a manifest, in ascending order. The other files are not checked."""
     return sorted(step for step, path in step_folders(absolute(folder)) if (path / NAME).is_file())
 
 
@@ -157,35 +171,6 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _parse(folder: Path, step: int, raw: bytes) -> CheckpointInfo:
-    try:
-        body = parse_json(raw)
-        if raw != render(body):
-            raise Damage(f"is not intact: the file {NAME} was altered: its digest differs")
-        version, writer = body["format"], body["versions"]["jaxrl"]
-        if version not in READABLE:
-            raise CheckpointError(
-                f"the checkpoint {folder} has format {version}, written by jaxrl {writer}; this jaxrl"
-                f" {installed_versions()['jaxrl']} reads formats {' and '.join(map(str, READABLE))} only. Use jaxrl {writer} (pip"
-                f" install jaxrl=={writer}) or another version that reads format {version}."
-            )
-        if body["step"] != step:
-            raise Damage(f"is not intact: the file {NAME} belongs to step {body['step']}")
-        return CheckpointInfo(
-            step=step,
-            spec=body["spec"],
-            versions=body["versions"],
-            run=body.get("run"),
-            request=body.get("asked" if version == 1 else "request"),
-            structure=[_leaf(**leaf) for leaf in body["structure"]],
-            files={name: (entry["size"], entry["sha256"]) for name, entry in body["files"].items()},
-        )
-    except CheckpointError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise Damage(f"is not intact: the file {NAME} was altered: it cannot be parsed") from None
 
 
 def _leaf(path: str, shape: list[int], dtype: str, kind: str = "") -> LeafSpec:

@@ -32,11 +32,7 @@ class Column:
     """One array of a file, read in order from its first row."""
 
     def __init__(self, name: str, stream: IO[bytes], size: int) -> None:
-        """
-        Args:
-          name: for error messages.
-          size: bytes of the header and all rows.
-        """
+        """Read the header. ``name`` is for error messages; ``size`` is that of the header and all rows, in bytes."""
         self._name, self._stream = name, stream
         with _explained(name):
             self.shape, self.dtype, fortran_order, offset = _header(stream)
@@ -92,11 +88,11 @@ class Arrays:
 
 @contextlib.contextmanager
 def open_arrays(path: Path) -> Iterator[Arrays]:
-    """Open a file and yield its arrays; it is closed when the context ends.
+    """Open a file and yield its arrays. The yielded object raises ``Unreadable`` for defects.
 
     Raises:
       OSError: the file does not exist or is not a regular file.
-      Unreadable: it is not a zip archive. The yielded object raises this for any other defect.
+      Unreadable: it is not a zip archive.
     """
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open_regular(path))
@@ -124,5 +120,4 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        why = type(error).__name__
-        raise Unreadable(f"{name} is damaged, or is not valid numeric .npz data ({why})") from None
+        raise Unreadable(f"{name} is damaged, or is not valid numeric .npz data ({type(error).__name__})") from None

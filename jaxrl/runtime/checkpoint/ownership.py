@@ -39,12 +39,9 @@ def is_own(path: Path, step: int, run: str | None) -> bool:
 
 
 def check_unfinished(*folders: Path) -> None:
-    """Reject folders in which the folder of unfinished saves is a link or a file.
+    """Raise FileExistsError if the folder of unfinished saves is a link or a file.
 
     The folder may come from an untrusted source, and a link in it could lead anywhere.
-
-    Raises:
-      FileExistsError: it is a link or not a folder.
     """
     for folder in folders:
         unfinished = folder / UNFINISHED
@@ -63,10 +60,6 @@ class Workspace:
     """
 
     def __init__(self, folder: Path, run: str | None) -> None:
-        """
-        Raises:
-          OSError: the folder cannot be created.
-        """
         check_unfinished(folder)
         self._parent = folder / UNFINISHED
         self._made_parent = not self._parent.exists()

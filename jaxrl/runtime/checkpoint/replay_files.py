@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl.replay.stored import as_rollout, check_rows, ring_length, stored_rows
-from jaxrl.replay.transitions import ReplayRow, example_row
+from jaxrl.replay.transitions import example_row
 from jaxrl.runtime.checkpoint.npz import Arrays, Column, open_arrays
 from jaxrl.runtime.system.disk import replacing
 from jaxrl.spaces.trees import show_shapes
@@ -66,54 +66,27 @@ def load_replay(path: str | os.PathLike[str], agent: Agent, state: L) -> L:
         )
     room = ring_length(learner.replay)
     with open_arrays(Path(path)) as file:
-        stored = _open(Path(path), file, agent)
-        count, num_envs = stored.size
+        columns, structure = _open(Path(path), file, agent)
+        count, num_envs = columns[-1].shape
         observe, mark_discontinuity = (jax.jit(f, donate_argnums=0) for f in (algorithm.observe, algorithm.mark_discontinuity))
         # The file's rows do not continue those stored before, and the next rows do not continue the file's.
         learner, carry = mark_discontinuity(jax.tree.map(lambda x: x.copy(), learner)), algorithm.initial_carry(num_envs)
-        start = count - min(count, room or count) // length * length
-        stored.skip(start)
-        for _ in range(start, count, length):
-            learner = observe(learner, as_rollout(stored.read(length), carry))
+        start, reached = count - min(count, room or count) // length * length, np.zeros(num_envs, bool)
+        for column in columns:
+            column.skip(start)
+        for first in range(start, count, length):
+            rows = jax.tree.unflatten(structure, [column.read(length) for column in columns])
+            try:
+                reached = check_rows(rows, agent.env, reached, first)
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}, which {agent.env.name} cannot have produced: remove such rows") from None
+            learner = observe(learner, as_rollout(rows, carry))
     learner = mark_discontinuity(learner)
     return state._replace(learner=learner) if isinstance(state, AgentState) else learner
 
 
-class _Stored:
-    """Rows of an open file, read in order from the oldest."""
-
-    def __init__(self, path: Path, columns: list[Column], structure: Any, agent: Agent) -> None:
-        self._path, self._columns, self._structure, self._agent = path, columns, structure, agent
-        self.size: tuple[int, int] = columns[-1].shape  # type: ignore[assignment]
-        self._first, self._reached = 0, np.zeros(self.size[1], bool)
-
-    def skip(self, count: int) -> None:
-        for column in self._columns:
-            column.skip(count)
-        self._first += count
-
-    def read(self, count: int) -> ReplayRow:
-        """Read the next rows, [count, B, ...].
-
-        Raises:
-          ValueError: the environment cannot have produced one of them.
-        """
-        rows = jax.tree.unflatten(self._structure, [column.read(count) for column in self._columns])
-        try:
-            self._reached = check_rows(rows, self._agent.env, self._reached, self._first)
-        except ValueError as error:
-            name = self._agent.env.name
-            raise ValueError(f"{self._path}: {error}, which {name} cannot have produced: remove such rows") from None
-        self._first += count
-        return rows
-
-
-def _open(path: Path, file: Arrays, agent: Agent) -> _Stored:
-    """Open the arrays of rows for this agent and check their headers; no rows are read yet.
-
-    Raises:
-      ValueError: arrays are missing, or have other shapes or dtypes.
-    """
+def _open(path: Path, file: Arrays, agent: Agent) -> tuple[list[Column], Any]:
+    """Open the arrays of rows and check that they fit this agent. Return the columns, and the structure of a row of them."""
     leaves, structure = jax.tree.flatten_with_path(example_row(agent.env.observation_space, agent.env.action_space))
     if missing := {_name(where) for where, _ in leaves} - {*file.names}:
         held = ", ".join(name if name.isprintable() else ascii(name) for name in file.names[:20]) or "no array"
@@ -134,7 +107,7 @@ def _open(path: Path, file: Arrays, agent: Agent) -> _Stored:
         )
     if count < agent.rollout_length:
         raise ValueError(f"{path} holds {count} rows per environment: build the agent with a rollout_length of at most that")
-    return _Stored(path, columns, structure, agent)
+    return columns, structure
 
 
 def _learner(state: Any) -> Any:

@@ -45,12 +45,7 @@ class Saver:
         leave_out: Sequence[str] = (),
         note: Callable[[str], None],
     ) -> None:
-        """
-        Args:
-          spec, request: of the agent and the run; stored in each checkpoint.
-          every: seconds between checkpoints; 0 saves only at the end.
-          leave_out: fields of the learner to omit from checkpoints.
-        """
+        """``every``: seconds between checkpoints; 0: only at the end. ``leave_out``: fields of the learner that they omit."""
         self._folder, self._checkpoints, self._best = folder, folder.path / CHECKPOINTS, folder.path / BEST
         self.saved: int | None = None
         """Last step that was saved or restored."""
@@ -172,14 +167,15 @@ class Saver:
 
     def has_best(self) -> bool:
         """Return whether the best policies can be restored; if not, warn, and let the next ones replace them."""
-        return self._group.of_first(self._find_best)
 
-    def _find_best(self) -> bool:
-        try:
-            with warnings.catch_warnings(action="ignore", category=CheckpointWarning):
-                read_info(self._best, run=self._folder.id)
-        except (CheckpointError, FileNotFoundError) as error:
-            self._best_is_lost = True
-            text = f"the best policies are lost: {str(error).rstrip('.')}. Those of the next evaluation will replace them"
-            warn(text, CheckpointWarning)
-        return not self._best_is_lost
+        def find() -> bool:
+            try:
+                with warnings.catch_warnings(action="ignore", category=CheckpointWarning):
+                    read_info(self._best, run=self._folder.id)
+            except (CheckpointError, FileNotFoundError) as error:
+                self._best_is_lost = True
+                text = f"the best policies are lost: {str(error).rstrip('.')}. Those of the next evaluation will replace them"
+                warn(text, CheckpointWarning)
+            return not self._best_is_lost
+
+        return self._group.of_first(find)

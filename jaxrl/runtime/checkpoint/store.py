@@ -129,35 +129,28 @@ class PendingSave:
         self._manager.close()
         self._quiet.close()
         self._check()
-        for old in own_steps(folder, self._about["run"])[
-            : -self._keep
-        ]:  # atomically: a reader never sees a step that is half deleted
-            os.replace(folder / str(old), self._unfinished / f"{old}.old")
+        for old in own_steps(folder, self._about["run"])[: -self._keep]:
+            os.replace(folder / str(old), self._unfinished / f"{old}.old")  # atomically: no reader sees it half deleted
         assert self._workspace is not None
         self._workspace.remove()
         return place
 
     def _give_up(self, error: Exception) -> CheckpointError:
-        """Delete what was written, so that it does not fill the disk, and return the error to raise.
-
-        orbax's threads may still be running, so its output stays suppressed.
-        """
+        """Delete what was written, so that it does not fill the disk, and return the error to raise."""
+        # orbax's threads may still be running, so its output stays suppressed.
         with contextlib.suppress(Exception):  # closing reports the same failure again, and there may be nothing to close
             self._manager.close()
         if self._workspace is not None:
-            self._clear_away(self._workspace)
+            for _ in range(20):  # threads that are still writing may add files to a folder that is being deleted
+                self._workspace.remove()
+                if not os.path.lexists(self._workspace.path):
+                    break
+                time.sleep(0.05)
         self._check()
         reason = " ".join(str(error).split()) or type(error).__name__
         if len(reason) > 300:
             reason = f"{reason[:140]} ... {reason[-140:]}"  # orbax nests its messages: the symptom first, the cause last
         return CheckpointError(f"saving step {self._step} in {self._folder} failed: {reason}. The steps before it are untouched.")
-
-    def _clear_away(self, workspace: Workspace) -> None:
-        for _ in range(20):  # threads that are still writing may add files to a folder that is being deleted
-            workspace.remove()
-            if not os.path.lexists(workspace.path):
-                break
-            time.sleep(0.05)
 
 
 def _plain(name: str, data: Any) -> Any:
@@ -182,10 +175,7 @@ def _open_for_writing(folder: Path, run: str | None) -> Workspace:
 
 def _make_way(folder: Path, step: int, run: str | None, owned: bool) -> None:
     """Set aside this run's steps from ``step`` on that are not intact; in a folder that is ``owned``, set aside anything there.
-
-    Raises:
-      CheckpointError: there is an intact step from ``step`` on, or its path is occupied by something that is not the run's.
-    """
+    Raise CheckpointError if there is an intact step, or something that is not the run's."""
     place = folder / str(step)
     if os.path.lexists(place) and not place.is_dir():
         _set_aside(place, step, "is not a folder", owned)

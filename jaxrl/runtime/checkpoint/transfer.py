@@ -99,15 +99,12 @@ def recorded_source(origin: Any, out: str) -> tuple[Any, str]:
 
 
 def warm_start(states: PyTree, source: Source, transferable: Sequence[str]) -> tuple[PyTree, str]:
-    """Copy the arrays of ``source`` into the states of all seeds where name, shape and dtype agree.
+    """Copy the arrays of ``source`` into the states of all seeds where name, shape and dtype agree; return (states, report).
 
     Args:
       states: freshly initialised, every leaf [num_seeds, ...]. The seed at index i takes the arrays at index i of the source,
         modulo the number of seeds there.
       transferable: fields of the learner to copy; see ``Algorithm.transferable_fields``.
-
-    Returns:
-      (states, report).
 
     Raises:
       ValueError: no array fits.
@@ -133,8 +130,7 @@ def warm_start(states: PyTree, source: Source, transferable: Sequence[str]) -> t
     if not taken:
         raise ValueError(f"init_from={name}: nothing in it fits this agent. Without a match: {'; '.join(left[:SHOWN])}")
     report = f"init_from={name}: took {taken} of {taken + len(left)} arrays"
-    num_seeds = len(leaves[0][1])
-    if num_seeds != members:
+    if (num_seeds := len(leaves[0][1])) != members:
         report += f" ({members} member{'s' * (members > 1)} for {num_seeds} seed{'s' * (num_seeds > 1)}: seed i, from 0, takes "
         report += f"member i % {members})"
     if left:
@@ -148,16 +144,11 @@ def by_path(arrays: dict[str, Any]) -> dict[str, np.ndarray]:
     grouped: dict[str, list[Any]] = {}
     listed = False
     for path, array in arrays.items():
-        seed, where = _split_seed(path)
-        listed |= seed is not None
+        where = re.sub(r"^\[\d+\]", "", path)
+        listed |= where != path
         if where.startswith(".learner.") and not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             grouped.setdefault(where, []).append(array)
     return {where: np.stack(each) if listed else np.asarray(each[0]) for where, each in grouped.items()}
-
-
-def _split_seed(path: str) -> tuple[int | None, str]:
-    match = re.match(r"\[(\d+)\]", path)
-    return (int(match[1]), path[match.end() :]) if match else (None, path)
 
 
 def check_which(name: str, which: str) -> None:
@@ -168,11 +159,7 @@ def check_which(name: str, which: str) -> None:
 
 
 def saved_folder(run: str | os.PathLike[str], which: str, name: str = "which") -> Path:
-    """Return the folder in which a run saved its best policies or its checkpoints.
-
-    Raises:
-      FileNotFoundError: nothing was saved there; the message suggests ``which="last"`` if a checkpoint exists.
-    """
+    """Return the folder in which a run saved its best policies or its checkpoints; raise FileNotFoundError if it has none."""
     folder = absolute(run)
     saved = folder / (BEST if which == "best" else CHECKPOINTS)
     if latest_step(saved) is None:

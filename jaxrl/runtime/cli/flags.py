@@ -99,11 +99,7 @@ class _Folding:
 
 
 def parse_count(text: str) -> int:
-    """Parse an integer, including ``"1e5"`` and ``"100_000"``.
-
-    Raises:
-      ValueError: it is not an integer, such as ``"1.5"``.
-    """
+    """Parse an integer, including ``"1e5"`` and ``"100_000"``. Raise ValueError for anything else, such as ``"1.5"``."""
     from jaxrl.settings.validation import whole
 
     for read in (int, lambda text: whole(float(text))):
@@ -185,11 +181,7 @@ class PlayOptions:
     """Seed of the episodes."""
 
     def check(self) -> None:
-        """Check the options before anything is loaded.
-
-        Raises:
-          ValueError: an option is outside its range.
-        """
+        """Raise ValueError for an option outside its range, before anything is loaded."""
         from jaxrl.settings.validation import check_count
 
         check_count("episodes", self.episodes)
@@ -200,14 +192,7 @@ class PlayOptions:
 
 
 def refuse_switch_values(args: Sequence[str], switches: Collection[str]) -> None:
-    """Reject a switch that is given a value, as in ``--anneal false``.
-
-    Args:
-      switches: names, as in Python.
-
-    Raises:
-      ValueError: the message says how to write the switch.
-    """
+    """Raise ValueError for one of ``switches``, named as in Python, that is given a value, as in ``--anneal false``."""
     for arg, value in itertools.pairwise([*args, ""]):
         flag, equals, joined = arg.partition("=")
         if flag.startswith("--") and flag[2:].replace("-", "_").removeprefix("no_") in switches:
@@ -218,14 +203,7 @@ def refuse_switch_values(args: Sequence[str], switches: Collection[str]) -> None
 
 
 def refuse_foreign_flags(args: Sequence[str], allowed: Collection[str]) -> None:
-    """Reject flags of other libraries.
-
-    Args:
-      allowed: names, as in Python.
-
-    Raises:
-      ValueError: the message gives the name of the flag in jaxrl, or an alternative.
-    """
+    """Raise ValueError for a flag of another library, with its name in jaxrl, one of ``allowed``, or an alternative."""
     flags = [arg[2:].partition("=")[0] for arg in args if arg.startswith("--")]
     for flag in flags:
         name = flag.replace("-", "_").removeprefix("no_")

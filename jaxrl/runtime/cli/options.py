@@ -76,8 +76,10 @@ def _shown(dotted: str, kinds: tuple[Any, ...], default: Option | None) -> Any:
     field = dotted.partition(".")[2]
     text = " ".join(dict.fromkeys(field_docs(kind).get(field, "") for kind in kinds))
     source = default if type(default) in kinds else kinds[0]()
+    read_as = _read_as(kinds[0], dotted)
     return tyro.conf.arg(
         name=_dashed(dotted),
+        metavar="INT" if read_as is Count else "{True,False}" if read_as is bool else "FLOAT",
         help=f"{', '.join(kind.name for kind in kinds)}: {text} [{in_words(setting_types(kinds[0])[field])}]",
         help_behavior_hint=f"(default: {getattr(source, field)})",
     )

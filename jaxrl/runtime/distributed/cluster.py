@@ -44,10 +44,7 @@ def is_loopback(host: str) -> bool:
 
 
 def find_place(
-    variables: Mapping[str, str],
-    coordinator: str | None = None,
-    num_processes: int | None = None,
-    process_id: int | None = None,
+    variables: Mapping[str, str], coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None
 ) -> ProcessPlace:
     """Return the place given by the arguments, and otherwise by the environment: jaxrl's variables, SLURM's, or Open MPI's.
 

@@ -55,11 +55,7 @@ class ProcessGroup:
         return self.num_processes == 1
 
     def gather(self, data: Any, timeout: float = PATIENCE) -> list[Any]:
-        """Gather plain JSON data from each process, ordered by process number.
-
-        Raises:
-          TimeoutError: a process sent nothing within ``timeout`` seconds.
-        """
+        """Gather plain JSON data from each process, in their order. Raise TimeoutError if one is silent for ``timeout`` s."""
         if self.is_alone:
             return [data]
         self._turn += 1
@@ -77,11 +73,8 @@ class ProcessGroup:
         return self.together(make if self.is_first else lambda: None)[0]
 
     def together(self, make: Callable[[], T], timeout: float = PATIENCE) -> list[Any]:
-        """Call ``make`` in all processes, and return the results, plain JSON data. If it fails in one process, all raise.
-
-        Raises:
-          ProcessFailed: it failed in another process.
-        """
+        """Call ``make`` in all processes, and return the results, plain JSON data. If it fails in one process, that one raises
+        its error, and the others raise ProcessFailed."""
         if self.is_alone:
             return [make()]
         error: Exception | None = None
@@ -146,8 +139,7 @@ def _replicated(tree: PyTree) -> PyTree:
     """Replace sharded arrays by replicated ones, in one program for all."""
     leaves, structure = jax.tree.flatten(tree)
     spread = [x for x in leaves if _is_spread(x)]
-    meshes = {x.sharding.mesh for x in spread}
-    whole = iter(_gathering(NamedSharding(meshes.pop(), PartitionSpec()))(spread))
+    whole = iter(_gathering(NamedSharding(spread[0].sharding.mesh, PartitionSpec()))(spread))
     return structure.unflatten([next(whole) if _is_spread(x) else x for x in leaves])
 
 

@@ -37,12 +37,7 @@ class Visitor:
         self.send(sealed(data, secret, str(self.report.get("nonce"))))
 
     def hear(self, secret: bytes) -> bool:
-        """Read what has arrived. Return True if the report is complete.
-
-        Raises:
-          Forged: the report is not signed with the secret.
-          OSError, ValueError: the other side is not a jaxrl process.
-        """
+        """Read what has arrived. True if the report is complete. Raise Forged, OSError or ValueError if it is not one."""
         part = self.connection.recv(LONGEST)
         self.text += part
         if not part or len(self.text) > LONGEST:

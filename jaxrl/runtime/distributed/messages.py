@@ -35,12 +35,7 @@ class Forged(ValueError):
 
 
 def find_secret(variables: Mapping[str, str]) -> bytes:
-    """Return the secret of the group; empty if none is set.
-
-    Raises:
-      ValueError: the secret is too short.
-      OSError: its file cannot be read.
-    """
+    """Return the secret of the group; empty if none is set. Raise an error if it is too short, or its file cannot be read."""
     name, text = SECRET, variables.get(SECRET)
     if text is None:
         if (path := variables.get(SECRET_FILE)) is None:
@@ -68,12 +63,7 @@ def sealed(data: Mapping[str, Any], secret: bytes, nonce: str) -> bytes:
 
 
 def opened(line: bytes, secret: bytes, nonce: str) -> dict[str, Any]:
-    """Return the data of a signed message.
-
-    Raises:
-      Forged: the line is signed with another secret, or for another nonce.
-      ValueError: the line is not a message.
-    """
+    """Return the data of a signed message. Raise Forged for another secret or nonce, ValueError for other lines."""
     message = parsed(line)
     body, signature = message.get("body"), message.get("signature")
     if not (isinstance(body, str) and isinstance(signature, str)):
@@ -84,26 +74,14 @@ def opened(line: bytes, secret: bytes, nonce: str) -> dict[str, Any]:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """Parse a JSON object.
-
-    Raises:
-      ValueError: the line is not a JSON object.
-    """
+    """Parse a JSON object, or raise ValueError."""
     if not isinstance(data := parse_json(line), dict):
         raise ValueError("it is not a message")
     return data
 
 
 def read_line(connection: socket.socket, late: float) -> bytes:
-    """Read a line.
-
-    Args:
-      late: deadline on the clock of ``time.monotonic``.
-
-    Raises:
-      OSError: the deadline has passed, or the connection has ended.
-      ValueError: the line is too long.
-    """
+    """Read a line until ``late`` (``time.monotonic``). Raise OSError if it does not come, or ValueError if it is too long."""
     text = b""
     while not text.endswith(b"\n"):
         if (left := late - time.monotonic()) <= 0:

@@ -45,18 +45,12 @@ def roll_call(place: ProcessPlace, about: dict[str, Any], timeout: float, secret
       PortTaken: another program uses the coordinator's port. This is an OSError.
       OSError: the coordinator's address is not one of process 0's machine.
     """
-    mine = {"process_id": place.process_id, "num_processes": place.num_processes, "name": name_of_this(), "about": about}
+    name = f"{socket.gethostname()}, pid {os.getpid()}"
+    mine = {"process_id": place.process_id, "num_processes": place.num_processes, "name": name, "about": about}
     if place.process_id:
         _report(place, mine, timeout, secret)
         return None
     return _call(place, mine, timeout, secret)
-
-
-def name_of_this() -> str:
-    return f"{socket.gethostname()}, pid {os.getpid()}"
-
-
-# ------------------------------------------------------------------------------------------------------------------- process 0
 
 
 def _call(place: ProcessPlace, mine: dict[str, Any], timeout: float, secret: bytes) -> str:
@@ -121,12 +115,7 @@ def _is_name(place: ProcessPlace) -> bool:
 
 
 def addresses(place: ProcessPlace) -> list[str]:
-    """Return the addresses of process 0 to which the coordinator's name leads.
-
-    Raises:
-      OSError: the name is not known.
-      ValueError: other machines cannot reach the addresses.
-    """
+    """Return the addresses of process 0 to which the coordinator's name leads; ValueError if other machines cannot reach any."""
     host, port = place.address
     if not _is_name(place):
         return [host]
@@ -170,9 +159,6 @@ def _missing(place: ProcessPlace, reports: dict[int, Any], timeout: float, forge
         f"{len(absent)} of {place.num_processes} processes did not reach {place.coordinator} within {timeout:g} s{strangers}: "
         f"number {shown}. Check their output. All need the same coordinator, and network access to it (firewalls)"
     )
-
-
-# -------------------------------------------------------------------------------------------------------------------- the others
 
 
 def _report(place: ProcessPlace, mine: dict[str, Any], timeout: float, secret: bytes) -> None:

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from jaxrl.runtime.distributed.cluster import COORDINATOR, HEARTBEAT, NUM_PROCESSES, PROCESS_ID
 from jaxrl.runtime.distributed.messages import SECRET
-from jaxrl.runtime.system.devices import usable_cores
-from jaxrl.runtime.system.environment_variables import cpu_devices
+from jaxrl.runtime.system.devices import cpu_devices, usable_cores
 from jaxrl.runtime.system.gpus import count_gpus, gpus_excluded
 
 GPUS = "CUDA_VISIBLE_DEVICES"
@@ -32,14 +31,8 @@ class RankLayout(NamedTuple):
 
 
 def lay_out(processes: int, each: int | None) -> RankLayout:
-    """Divide devices among processes: GPUs if JAX would use any, else CPU devices.
-
-    Args:
-      each: devices per process; None: one CPU device, or an equal share of the GPUs.
-
-    Raises:
-      ValueError: there are too few GPUs.
-    """
+    """Divide devices among processes, ``each`` per process: GPUs if JAX would use any, else CPU devices. None: one CPU device, or
+    an equal share of the GPUs. Raise ValueError if there are too few GPUs."""
     gpus = visible_gpus()
     if not gpus:
         each, cores = each or 1, usable_cores()

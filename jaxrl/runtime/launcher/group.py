@@ -35,11 +35,7 @@ class RankGroup:
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        variables: Sequence[Mapping[str, str]],
-        heartbeat: float,
-        show: Callable[[str], None],
+        self, command: Sequence[str], variables: Sequence[Mapping[str, str]], heartbeat: float, show: Callable[[str], None]
     ) -> None:
         self.heartbeat, self.ran = heartbeat, Ran()
         self.ranks: list[Rank] = []

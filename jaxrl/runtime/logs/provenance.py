@@ -15,6 +15,7 @@ import jax
 
 from jaxrl.runtime.system.devices import usable_cores
 from jaxrl.version import __version__
+from jaxrl.xla.cache_blocking import cached_bytes
 
 PACKAGES = ("jax", "jaxlib", "numpy", "orbax-checkpoint", "optax", "flax")
 
@@ -66,6 +67,7 @@ def hardware(devices: Sequence[jax.Device]) -> dict[str, Any]:
         "platform": devices[0].platform,
         "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in devices],
         "cores": usable_cores(),
+        "cached_bytes": cached_bytes(),
         "machine": platform.machine(),
         "system": platform.system(),
     }

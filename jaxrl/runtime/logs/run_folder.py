@@ -162,12 +162,7 @@ class GuestFolder(RunFolder):
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read ``config.json`` of a run folder.
-
-    Raises:
-      FileNotFoundError: there is no such folder, or no run in it.
-      ValueError: the file is invalid.
-    """
+    """Read ``config.json`` of a run folder. Raise FileNotFoundError if there is no run, or ValueError if the file is invalid."""
     path = absolute(folder) / CONFIG
     try:
         config = parse_json(read_regular(path))

@@ -138,12 +138,7 @@ class WeightsAndBiases:
         self._names = member_names(seeds)
         try:
             self._run = wandb.init(
-                project=project,
-                id=run_id(folder),
-                name=folder.name,
-                dir=str(folder),
-                config=dict(config),
-                resume="allow",
+                project=project, id=run_id(folder), name=folder.name, dir=str(folder), config=dict(config), resume="allow"
             )
         except Exception as error:  # wandb raises its own errors and those of the network
             raise OSError(

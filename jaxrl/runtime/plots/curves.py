@@ -75,9 +75,6 @@ class CurveGroup(NamedTuple):
         return any(member.known(key).any() for member in self.members)
 
 
-# --------------------------------------------------------------------------------------------------------------------- grouping
-
-
 def group_runs(runs: Sequence[Run], *, pool: bool = False) -> list[CurveGroup]:
     """Group seeds with the same algorithm, environment and settings, across runs.
 
@@ -140,9 +137,6 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> Facts:
     return facts
 
 
-# -------------------------------------------------------------------------------------------------------------------- labelling
-
-
 def label_groups(groups: Sequence[CurveGroup]) -> list[str]:
     """Label the groups within an environment: by the algorithm if there are several, and by the settings that differ between
     groups of the same algorithm and environment."""
@@ -172,9 +166,6 @@ def rename(labels: Sequence[str], names: Sequence[str]) -> list[str]:
         shown = "; ".join(distinct)
         raise ValueError(f"--labels needs a different name for each of {len(distinct)} curves, in this order: {shown}")
     return [names[distinct.index(label)] for label in labels]
-
-
-# --------------------------------------------------------------------------------------------------------------------- aligning
 
 
 class Scale(NamedTuple):

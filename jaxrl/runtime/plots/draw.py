@@ -29,8 +29,6 @@ AXIS_NAMES = {EVALUATION_RETURN: "evaluation return", TRAINING_RETURN: "return o
 X_NAME = "environment steps per seed"
 MAX_COLUMNS = 3
 
-# ------------------------------------------------------------------------------------------------------------------- one run
-
 
 def curve(history: Mapping[str, np.ndarray]) -> tuple[str, np.ndarray, np.ndarray] | None:
     """Return ``(key, env_steps, returns)``, [points, num_seeds], of evaluations or else of training; None without either."""
@@ -83,9 +81,6 @@ def _training_line(axes: Any, history: Mapping[str, np.ndarray]) -> None:
         axes.plot(
             history["env_steps"][known].mean(axis=1), mean, color=FAINT, linewidth=1.2, linestyle="--", label="training episodes"
         )
-
-
-# ---------------------------------------------------------------------------------------------------------------- several runs
 
 
 class Curve(NamedTuple):

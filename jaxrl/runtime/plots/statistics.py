@@ -28,12 +28,7 @@ def trimmed_mean(values: np.ndarray, cut: float) -> np.ndarray:
 
 
 def seed_interval(
-    values: np.ndarray,
-    *,
-    metric: str = "iqm",
-    strata: np.ndarray | None = None,
-    resamples: int = 2000,
-    level: float = 0.95,
+    values: np.ndarray, *, metric: str = "iqm", strata: np.ndarray | None = None, resamples: int = 2000, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute a statistic over seeds and its percentile bootstrap interval at each point.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ import tree
 from jaxrl.rollout.autoreset import StepOutcome, finish_step, first_input, no_episode
 from jaxrl.rollout.collect import episode_metrics, to_rollout
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
-from jaxrl.runtime.samplers.host_envs import begun_anew, can_send, close_envs, open_envs, takes_batch_size
+from jaxrl.runtime.samplers.host_envs import begun_anew, can_send, close_envs, open_envs
 from jaxrl.runtime.samplers.rollout_buffer import RolloutBuffer
 from jaxrl.runtime.samplers.sampler import ACTED, CAME, INPUTS, host_env, not_in_background, row_keys, stack
 from jaxrl.runtime.samplers.stepper import check_flags, check_mask, check_seen, copied
@@ -35,14 +36,7 @@ class AsyncSampler:
     """
 
     def __init__(self, agent: Agent, seed: int | Sequence[int]) -> None:
-        """Open and reset the environments.
-
-        Args:
-          seed: as for ``HostSampler``.
-
-        Raises:
-          TypeError: the environments do not step in the background.
-        """
+        """Open and reset the environments, which must step in the background; ``seed`` as for ``HostSampler``."""
         self.single = not np.shape(seed)
         self.num_rows = agent.rollout_length
         self.act = CompiledCall(jax.jit(partial(_act, agent.algorithm)))
@@ -82,8 +76,8 @@ class Lane:
     def __init__(self, agent: Agent, seed: int, watch: Stopwatch) -> None:
         self.watch = watch
         self.env, self.num_envs, self.num_rows = host_env(agent), agent.num_envs, agent.rollout_length
-        self.envs: Any = open_envs(self.env, self.num_envs, [seed], batch_size=self.num_envs // 2)
-        self.in_any_parts = takes_batch_size(self.env)
+        self.envs = open_envs(self.env, self.num_envs, seed, batch_size=self.num_envs // 2)
+        self.in_any_parts = "batch_size" in inspect.signature(self.env.open).parameters
         """True if any half of the environments may begin rows together, False if only those that one ``recv`` returned may."""
         if not can_send(self.envs):
             self.envs.close()

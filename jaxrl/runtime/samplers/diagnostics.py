@@ -54,23 +54,13 @@ class Stopwatch:
 
 
 def policy_lag(version: Array, rollout: Array) -> Metrics:
-    """Return the age of the parameters that acted, in updates behind the parameters that learn.
-
-    Args:
-      version: i32[], version of the parameters that learn.
-      rollout: i32[B], ``Rollout.version``.
-    """
+    """Return the age of the parameters that acted (``Rollout.version``, i32[B]), in updates behind those that learn (i32[])."""
     lag = (version - rollout).astype(jnp.float32)
     return {LAG: Mean(lag.sum(), jnp.full((), lag.size, jnp.int32)), MOST_LAG: Max(lag.max())}
 
 
 def gradient_staleness(version: Array, used: Array) -> Metrics:
-    """Return the age of the parameters that a gradient was computed with, in updates, when it is applied.
-
-    Args:
-      version: i32[], version of the parameters that it is applied to.
-      used: i32[B], versions of the parameters that it was computed with.
-    """
+    """Return the age of the parameters that a gradient was computed with (``used``, i32[B]), in updates, when it is applied."""
     return {STALENESS: policy_lag(version, used)[LAG]}
 
 

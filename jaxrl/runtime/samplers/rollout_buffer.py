@@ -23,19 +23,14 @@ class RolloutBuffer:
     """
 
     def __init__(self, lead: tuple[int, ...], num_rows: int, num_envs: int, arrays: Mapping[str, PyTree] | None = None) -> None:
-        """Initialize the buffer.
-
-        Args:
-          arrays: existing memory, by the names used in ``write``.
-        """
+        """Initialize the buffer; ``arrays`` is existing memory, by the names used in ``write``."""
         self._lead, self._shape = lead, (num_rows, num_envs)
         self._arrays: dict[str, PyTree] = dict(arrays or {})
 
     def write(self, name: str, index: Index, tree: PyTree, more_rows: int = 0) -> None:
-        """Write arrays [*lead, B, ...] of some environments at ``index``. The first write of a name defines shapes and dtypes.
+        """Write arrays [*lead, B, ...] of some environments at ``index``.
 
-        Args:
-          more_rows: rows kept in addition to those of the rollout.
+        The first write of a name defines shapes and dtypes, and the number of rows: those of the rollout and ``more_rows``.
         """
         if name not in self._arrays:
             num_rows, num_envs = self._shape

@@ -96,13 +96,7 @@ class HostSampler:
     """
 
     def __init__(
-        self,
-        agent: Agent,
-        seed: int | Sequence[int],
-        first_id: int = 0,
-        num_envs: int | None = None,
-        *,
-        num_groups: int = 1,
+        self, agent: Agent, seed: int | Sequence[int], first_id: int = 0, num_envs: int | None = None, *, num_groups: int = 1
     ) -> None:
         """
         Args:

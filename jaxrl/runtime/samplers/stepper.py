@@ -10,7 +10,7 @@ import tree
 
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.rollout.autoreset import StepOutcome, expand_mask, finish_step, first_input, no_episode
-from jaxrl.runtime.samplers.host_envs import Pending, begun_anew, can_send, close_envs, open_envs
+from jaxrl.runtime.samplers.host_envs import SeedBatch
 from jaxrl.spaces.action_masks import MASK_KEY, nothing_allowed
 from jaxrl.types import HostEnv, HostStep, PyTree
 
@@ -36,19 +36,15 @@ class Stepper:
         """
         seeds = [seed] if isinstance(seed, int | np.integer) else seed
         self._env, self._evaluation = env, evaluation
-        self._envs = open_envs(env, num_envs, seeds, first_id, evaluation=evaluation)
+        self._envs = SeedBatch(env, num_envs, seeds, first_id, evaluation=evaluation)
         self._env_id = np.tile(first_id + np.arange(num_envs), len(seeds))
         num_envs = len(self._env_id)
-        self._row = Pending(self._envs)
+        self.in_background = self._envs.in_background
+        """The environments step between ``send`` and ``recv``."""
         self.done = np.zeros(num_envs, bool)
         self._cut = self.done
         """Mask of episodes that ended at a limit unknown to the environments, which must therefore be reset explicitly."""
         self.episode = no_episode(num_envs)
-
-    @property
-    def in_background(self) -> bool:
-        """True if the environments step between ``send`` and ``recv``."""
-        return can_send(self._envs)
 
     def reset(self) -> None:
         """Start all episodes; ``input`` is then that of their first rows."""
@@ -64,21 +60,17 @@ class Stepper:
         """Begin a row, to be completed by ``recv``. Environments that step in the background do so in between."""
         self._action = action
         check_seen(self._env, self.input.obs, action, self._env_id)
-        self._row.send(action)
+        self._envs.send(action)
 
     def recv(self, keep: Callable[[PyTree], PyTree] = copied) -> StepOutcome:
-        """Return the row begun by ``send``, as ``step`` does.
-
-        Args:
-          keep: applied to the environments' arrays, which the next step may overwrite.
-        """
-        reached, action = self._row.recv(), self._action
+        """Return the row begun by ``send``; ``keep`` is applied to its arrays, which the next step may overwrite."""
+        reached, action = self._envs.recv(), self._action
         check_flags(self._env, reached)
         reached = reached._replace(obs=keep(reached.obs), info=keep(reached.info))
-        done = self.done | begun_anew(self._envs)
+        done = self.done | self._envs.begun_anew()
         if self._cut.any():
             reached = reached._replace(obs=self._begin_anew(reached.obs))
-            done |= begun_anew(self._envs)
+            done |= self._envs.begun_anew()
         self.input, row = finish_step(done, self.episode, action, reached, self._env.max_episode_steps)  # type: ignore[arg-type]
         if not self._evaluation:
             self._cut = np.logical_and(row.truncated, np.logical_not(reached.truncated))
@@ -88,22 +80,20 @@ class Stepper:
 
     def render(self) -> np.ndarray:
         """Return images of the current states, for environments opened by ``HostEnv.open_render``."""
-        envs: Any = self._envs
-        return np.asarray(envs.render())
+        return self._envs.render()
 
     def close(self) -> None:
-        close_envs(self._env, self._envs)
+        self._envs.close()
 
     def _begin_anew(self, obs: PyTree) -> PyTree:
         """Reset the environments that do not know that their episodes were cut; return ``obs`` with their first observations."""
-        reset_where = getattr(self._envs, "reset_where", None)
-        if reset_where is None:
+        if not self._envs.can_reset_some:
             raise RuntimeError(
                 f"{self._env.name}: an episode continued past max_episode_steps={self._env.max_episode_steps}: set truncated at "
                 "the limit in step, or give the opened environments a method reset_where(mask) (see jaxrl.types.HostEnvs)"
             )
-        new_obs = reset_where(self._cut)
-        mask: Any = self._cut | begun_anew(self._envs)  # their worker process may have been replaced
+        new_obs = self._envs.reset_where(self._cut)
+        mask: Any = self._cut | self._envs.begun_anew()  # their worker process may have been replaced
         return tree.map_structure(lambda new, old: np.where(expand_mask(mask, old), new, old), new_obs, obs)
 
 

@@ -63,20 +63,12 @@ class CompiledSampler:
     """Acts and steps row after row without Python in between. Rollouts are those of ``HostSampler`` up to rounding."""
 
     def __init__(self, agent: Agent, seed: int | Sequence[int]) -> None:
-        """Open and reset the environments.
-
-        Args:
-          seed: as for ``HostSampler``.
-
-        Raises:
-          TypeError: the environments cannot be stepped by a compiled program.
-          ValueError: JAX does not compute on the CPU.
-        """
+        """Open and reset the environments, which a compiled program must be able to step; ``seed`` as for ``HostSampler``."""
         self.env, self.single = host_env(agent), not np.shape(seed)
         self.watch, self.envs = Stopwatch(), list[Any]()
         try:
             for env_seed in np.atleast_1d(seed):
-                self.envs.append(open_envs(self.env, agent.num_envs, [int(env_seed)]))
+                self.envs.append(open_envs(self.env, agent.num_envs, int(env_seed)))
             compiled = [_compiled(self.env, envs) for envs in self.envs]
             first = stack([first_input(envs.reset(), self.env.action_space, agent.num_envs) for envs in self.envs])
         except BaseException:

@@ -7,6 +7,7 @@ import hashlib
 import math
 import os
 import platform
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +57,12 @@ def request_devices_for(env_ids: Iterable[str]) -> None:
     """
     if not all(map(runs_on_host, env_ids)):
         request_cpu_devices()
+
+
+def cpu_devices(number: int) -> dict[str, str]:
+    """Return variables that give a child process ``number`` CPU devices, regardless of the settings of this process."""
+    flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
+    return {"JAX_NUM_CPU_DEVICES": str(number), "XLA_FLAGS": flags}
 
 
 class DeviceLayout(NamedTuple):

@@ -134,11 +134,7 @@ def absolute(path: str | os.PathLike[str]) -> Path:
 
 
 def savable(path: str | os.PathLike[str], name: str = "folder") -> Path:
-    """Return the absolute path of a folder below which orbax can save. ``name`` is the argument's name, for errors.
-
-    Raises:
-      ValueError: the path is a URL; or it contains a character that orbax misreads, possibly in the current folder's path.
-    """
+    """Return the absolute path of a folder, or raise ValueError, with the argument's ``name``, if orbax cannot save below it."""
     folder = absolute(path)
     if any(URL_SCHEME.fullmatch(part) for part in folder.parts):  # `gs://bucket` is the folder `gs:/bucket` to the system
         raise ValueError(

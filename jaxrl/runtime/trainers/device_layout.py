@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 
@@ -26,10 +27,18 @@ def open_fused(agent: Agent, seeds: Sequence[int], each: int | None = None) -> t
     Args:
       each: number of devices that share the environments of each seed; default: as many as are useful.
     """
-    shared = functools.cache(lambda: _shared(agent))
+
+    @functools.cache
+    def shared() -> Agent | None:
+        with contextlib.suppress(ValueError):  # it cannot be rebuilt: an agent from another process has no trusted parts
+            return on_axis(agent, DATA)
+        return None
 
     def share(spare: int) -> int:
-        number = devices_per_seed(agent, spare) if jax.process_count() == 1 else most_devices(agent, spare)
+        if jax.process_count() == 1:
+            number = devices_per_seed(agent, spare)
+        else:  # as many as possible: the processes were started to be used
+            number = next(number for number in range(spare, 0, -1) if number == 1 or _divides(agent, number))
         return number if number > 1 and shared() else 1
 
     layout = seed_devices(len(seeds), share, each, of_all_processes=True)
@@ -47,12 +56,6 @@ def devices_per_seed(agent: Agent, spare: int) -> int:
     most = min(spare, agent.steps_per_iteration // MIN_ROWS)
     powers = [2**n for n in range(1, most.bit_length())] if learns_alike(agent) else []
     return next((number for number in reversed(powers) if _divides(agent, number)), 1)
-
-
-def most_devices(agent: Agent, spare: int) -> int:
-    """Return the largest number of ``spare`` devices that can share the environments of one seed. Used with several processes,
-    since they were started to be used."""
-    return next(number for number in range(spare, 0, -1) if number == 1 or _divides(agent, number))
 
 
 def _divides(agent: Agent, num_devices: int) -> bool:
@@ -79,12 +82,3 @@ def learns_alike(agent: Agent) -> bool:
         and not unimportable_parts(agent.spec)
         and has_builders_step  # a replaced step would be lost when the agent is rebuilt
     )
-
-
-def _shared(agent: Agent) -> Agent | None:
-    """Return the agent on the device axis, or None if it cannot be rebuilt: an agent from another process has no trusted
-    parts."""
-    try:
-        return on_axis(agent, DATA)
-    except ValueError:
-        return None

@@ -85,11 +85,7 @@ class FusedDriver:
         """Compiled programs by name, each compiled on its first use."""
 
     def init(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:
-        """Return the states of all seeds; every leaf is [num_seeds, ...], sharded.
-
-        Args:
-          hyperparams: hyperparameters to change, one value for all seeds or [num_seeds].
-        """
+        """Return the states of all seeds, sharded; ``hyperparams`` to change are one value for all seeds or [num_seeds]."""
         args = (self._seeds, per_seed(hyperparams, len(self._seeds)))
         if "init" not in self.programs:
             start = time.perf_counter()
@@ -110,45 +106,27 @@ class FusedDriver:
         return self._compile(self._iterate_one, (0, None, 0), states, np.int32(0), alive, donate=True, gives=self._iterated)
 
     def shapes(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:
-        """Return shapes and shardings of the result of ``init``."""
         return self._sharded(jax.eval_shape(jax.vmap(self._init_one), self._seeds, per_seed(hyperparams, len(self._seeds))))
 
     def adopt(self, states: AgentState, iteration: int) -> AgentState:
-        """Return restored states unchanged: they are complete."""
-        return states
+        return states  # they are complete
 
     def mark_discontinuity(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
-        """Mark in the replay buffers of all or some seeds that the next rows do not follow the stored ones; donates
-        ``states``."""
         args = (states,) if which is None else (states, which)
-        return self.call(
-            ("mark_discontinuity", len(args)),
-            partial(mark_discontinuity, self.agent),
-            (0,) * len(args),
-            *args,
-            donate=True,
-            gives=self._specs,
-        )
+        mark, axes = partial(mark_discontinuity, self.agent), (0,) * len(args)
+        name = ("mark_discontinuity", len(args))
+        return self.call(name, mark, axes, *args, donate=True, gives=self._specs)
 
     def place(self, states: AgentState) -> AgentState:
-        """Shard states again that a user function may have moved."""
         return jax.device_put(states, self._shardings)
 
     def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, Array]:
-        """Take ``iterations`` steps of every live seed in one call; return ``(states, metrics, alive)``. Donates ``states``.
-
-        ``training.freezing`` describes when and how a seed is frozen.
-        """
         alive = np.broadcast_to(np.asarray(alive, bool), self._seeds.shape)
         args = (states, np.int32(iterations), alive)
         return self.call("iterate", self._iterate_one, (0, None, 0), *args, donate=True, gives=self._iterated)
 
     def evaluate(self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False) -> tuple[Array, Array]:
-        """Play episodes of every seed, greedy or as in training; return ``(returns, lengths)``, [num_seeds, num_episodes].
-
-        Raises:
-          RuntimeError: devices that share a seed no longer hold the same parameters.
-        """
+        """See ``Driver``. Raises RuntimeError if devices that share a seed no longer hold the same parameters."""
         if self.devices_per_seed > 1:
             check_replicas(states.learner, current().gather)
 
@@ -187,7 +165,7 @@ class FusedDriver:
 
     @property
     def _shardings(self) -> Any:
-        return jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), self._specs, is_leaf=_is_spec)
+        return jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), self._specs)
 
     @property
     def _iterated(self) -> Any:
@@ -251,7 +229,3 @@ def no_collections() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _is_spec(x: Any) -> bool:
-    return isinstance(x, P)

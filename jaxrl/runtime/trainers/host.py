@@ -25,7 +25,7 @@ from jaxrl.runtime.samplers.sampler import HostSampler, Sampler, SamplerFn, stac
 from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.runtime.trainers.host_evaluation import evaluate_host
-from jaxrl.runtime.trainers.non_finite import Lookout, Suspects, of_replay
+from jaxrl.runtime.trainers.non_finite import Suspects, of_replay
 from jaxrl.training import Evaluation, evaluation_key, freezing
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Max, Metrics, Policy, Rollout
 from jaxrl.xla.in_place import join_rows, split_rows
@@ -126,7 +126,7 @@ class HostLearner:
 
 
 class HostDriver:
-    """Driver that trains an agent on host environments for ``jaxrl.run``: all seeds act in one call and learn in one call."""
+    """``Driver`` on host environments: all seeds act in one call and learn in one call."""
 
     learner_of: Callable[..., HostLearner] = HostLearner
 
@@ -157,7 +157,8 @@ class HostDriver:
         """Error that stopped the last ``iterate`` early; None if it did not stop early."""
         self.done = 0
         """Iterations that the last ``iterate`` completed."""
-        self.lookout = Lookout(len(self.seeds), agent.num_envs)
+        self.found = Suspects(*np.zeros((2, len(self.seeds), agent.num_envs), bool))
+        """Suspects found in the rollouts that broke seeds."""
 
     def init(self, hyperparams: Any = None) -> AgentState:
         """Return new states, [num_seeds, ...], and open environments at the start of their first episodes."""
@@ -168,7 +169,6 @@ class HostDriver:
         return self._open(self.seeds).init(self._keys(), per_seed(hyperparams, num_seeds))
 
     def shapes(self, hyperparams: Any = None) -> AgentState:
-        """Return the shapes of the result of ``init``."""
         return jax.eval_shape(jax.vmap(self.agent.init), self._keys(), per_seed(hyperparams, len(self.seeds)))
 
     def adopt(self, states: AgentState, iteration: int) -> AgentState:
@@ -177,7 +177,6 @@ class HostDriver:
         return self.mark_discontinuity(states)
 
     def mark_discontinuity(self, states: AgentState, which: np.ndarray | None = None) -> AgentState:
-        """Mark in the replay buffers of all or some seeds that the next rows do not follow the stored ones."""
         args = (states,) if which is None else (states, which)
         return jax.jit(over_seeds(len(self.seeds))(partial(mark_discontinuity, self.agent)), donate_argnums=0)(*args)
 
@@ -186,16 +185,11 @@ class HostDriver:
         return jax.device_put(states)
 
     def policies(self, states: AgentState) -> Policy:
-        """Return the policies of all seeds, [num_seeds, ...], as NumPy arrays."""
         assert self.learner is not None
         return jax.tree.map(np.array, self.learner.policy(states.learner))
 
     def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, np.ndarray]:
-        """Take ``iterations`` steps of every live seed; return states, metrics [num_seeds], alive; see ``training.freezing``.
-
-        Donates the stored rows of ``states``. If workers fail permanently, or an environment fails, it stops early, and
-        ``failure`` is the reason.
-        """
+        """See ``Driver``. If workers fail permanently, or an environment fails, it stops early, and ``failure`` is the reason."""
         learner, total = self.learner, None
         assert learner is not None
         still_alive: Any = np.array(np.broadcast_to(alive, len(self.seeds)))
@@ -212,11 +206,12 @@ class HostDriver:
         if total is None:
             return states, {}, still_alive
         spent = {part: seconds - before[part] for part, seconds in watch.seconds.items()}
-        total = current().fetch(total) | self._restarts()
+        total = current().fetch(total)
+        if (restarts := getattr(learner.sampler, "restarts", None)) is not None:  # of all workers so far, the same for all seeds
+            total[RESTARTS] = Max(np.full(len(self.seeds), np.float32(sum(restarts))))  # type: ignore[arg-type]
         return states, total | timed(self.agent, total, spent, time.perf_counter() - begin, self.done), still_alive
 
     def _once(self, learner: HostLearner, states: AgentState, going: Any, watch: Stopwatch) -> tuple[Any, Any, Metrics]:
-        """Run one iteration."""
         self._ask_ahead(learner, states)
         collect = self.pending.popleft()
         with watch("waiting") if self.in_background else contextlib.nullcontext():
@@ -224,7 +219,7 @@ class HostDriver:
         with watch("learning"):
             states, alive, metrics = learner.learn_alive(states, collected, going)
             alive = current().fetch(alive)
-        self.lookout.look(collected[0], np.asarray(going) & ~np.asarray(alive))
+        self.found.record(collected[0], np.asarray(going) & ~np.asarray(alive))
         return states, alive, metrics
 
     def suspects(self, states: AgentState, which: np.ndarray) -> Suspects:
@@ -234,7 +229,7 @@ class HostDriver:
         return found if stored is None else found.union(current().fetch(stored))
 
     def found_in_rollouts(self) -> Suspects:
-        return self.lookout.found
+        return self.found
 
     def _ask_ahead(self, learner: HostLearner, states: AgentState) -> None:
         """Start the rollout of this iteration, and those to be collected while it is learnt from. Which parameters they use
@@ -242,11 +237,6 @@ class HostDriver:
         while len(self.pending) <= self.lag:
             collecting = learner.collecting(states, ahead=len(self.pending))
             self.pending.append(self.thread.submit(collecting).result if self.thread else collecting)
-
-    def _restarts(self) -> Metrics:
-        """Return the number of worker replacements so far, if there are workers; the same for all seeds."""
-        restarts = getattr(self.learner and self.learner.sampler, "restarts", None)
-        return {} if restarts is None else {RESTARTS: Max(np.full(len(self.seeds), np.float32(sum(restarts))))}  # type: ignore[arg-type]
 
     def workers(self) -> list[WorkerState]:
         """Return the states of the worker processes, if there are any."""
@@ -261,7 +251,6 @@ class HostDriver:
     def evaluate(
         self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Play episodes of every seed, greedy or as in training; return returns and lengths, [num_seeds, num_episodes]."""
         policies = self.policies(states)
         played = stack([self.play(policies, i, iteration, num_episodes, explore=explore) for i in range(len(self.seeds))])
         return played.episodic_return, played.episodic_length

@@ -25,6 +25,15 @@ class Suspects(NamedTuple):
     def union(self, other: Suspects) -> Suspects:
         return Suspects(self.obs | other.obs, self.reward | other.reward)
 
+    def record(self, rollout: Rollout, broken: np.ndarray) -> None:
+        """Record in these masks, [num_seeds, B], the suspects of the seeds that a rollout or a part of it, [num_seeds, ...],
+        broke, bool[num_seeds]: host environments cannot repeat it."""
+        for i in map(int, np.flatnonzero(broken)):
+            of_seed = jax.tree.map(lambda x, i=i: np.asarray(x[i]), rollout)
+            for mask, found in zip(self, of_rollout(of_seed), strict=True):
+                mask[i] = False
+                mask[i, of_seed.env_id] = found
+
     def in_words(self) -> str | None:
         """Return a text such as ``environments 3, 5 gave observations that are NaN or infinite``, or None if there are no
         suspects."""
@@ -35,26 +44,6 @@ class Suspects(NamedTuple):
                 shown = ", ".join(map(str, ids[:8])) + ", …" * (len(ids) > 8)
                 parts.append(f"environment{'s' * (len(ids) > 1)} {shown} gave {kind}s that are NaN or infinite")
         return " and ".join(parts) or None
-
-
-class Lookout:
-    """Suspects found in rollouts of host environments, recorded when a seed breaks, since these rollouts cannot be repeated."""
-
-    def __init__(self, num_seeds: int, num_envs: int) -> None:
-        self.found = Suspects(*np.zeros((2, num_seeds, num_envs), bool))
-
-    def look(self, rollout: Rollout, broken: np.ndarray) -> None:
-        """Record the suspects of the seeds that broke.
-
-        Args:
-          rollout: rollouts of all seeds, or a part of them, [num_seeds, ...].
-          broken: bool[num_seeds], the seeds that this rollout broke.
-        """
-        for i in map(int, np.flatnonzero(broken)):
-            of_seed = jax.tree.map(lambda x, i=i: np.asarray(x[i]), rollout)
-            for mask, found in zip(self.found, of_rollout(of_seed), strict=True):
-                mask[i] = False
-                mask[i, of_seed.env_id] = found
 
 
 def of_rollout(rollout: Rollout) -> Suspects:
@@ -93,8 +82,8 @@ def _broken(values: PyTree, axes: int) -> Array:
     """Return bool[the first ``axes``], True where a number is not finite. Integers are always finite."""
     leaves = [jnp.asarray(x) for x in jax.tree.leaves(values)]
     shape = leaves[0].shape[:axes]
-    floats = [x for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)]
     found = jnp.zeros(shape, bool)
-    for x in floats:
-        found |= ~jnp.isfinite(x).reshape(*shape, -1).all(-1)
+    for x in leaves:
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            found |= ~jnp.isfinite(x).reshape(*shape, -1).all(-1)
     return found

@@ -32,12 +32,16 @@ class Driver(Protocol):
         """
 
     def place(self, states: PyTree) -> PyTree:
-        """Move states that a user function changed to the devices where ``iterate`` expects them."""
+        """Move states that a user function changed to the devices where ``iterate`` expects them.
+
+        Python numbers, which no checkpoint can hold, become arrays.
+        """
 
     def iterate(self, states: PyTree, iterations: int, alive: np.ndarray, /) -> tuple[PyTree, Metrics, Any]:
-        """Take ``iterations`` steps of every live seed; return ``(states, metrics, alive)``, [num_seeds]; donates ``states``.
+        """Take ``iterations`` steps of every live seed; return ``(states, metrics, alive)``, [num_seeds].
 
-        A seed whose losses or parameters are no longer finite keeps its state from before that iteration and is no longer alive.
+        Donates ``states``, or on the host their stored rows. A seed whose losses or parameters are no longer finite keeps its
+        state from before that iteration and is no longer alive; see ``training.freezing``.
         """
 
     def evaluate(self, states: PyTree, iteration: int, num_episodes: int, *, explore: bool) -> tuple[Any, Any]:

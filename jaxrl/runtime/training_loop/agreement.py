@@ -23,12 +23,8 @@ SIGHT = 10.0
 
 
 def check_alike(agent: Agent, request: Mapping[str, Any]) -> None:
-    """Check that all processes train the same agent in the same way. All of them raise the same error.
-
-    Raises:
-      ValueError: the arguments of one process differ; the message names the process and the argument.
-      TimeoutError: a process did not arrive in time.
-    """
+    """Check that all processes train the same agent in the same way. Else all raise a ValueError that names the process and the
+    argument, or a TimeoutError if a process did not arrive."""
     group = current()
     if group.is_alone:
         return
@@ -49,12 +45,8 @@ def _compare(said: Sequence[Mapping[str, Any]]) -> None:
 
 
 def open_folder(out: str | os.PathLike[str]) -> RunFolder:
-    """Claim a run's folder in the first process, and open it in the others.
-
-    Raises:
-      ValueError: a process does not see the folder.
-      The errors of ``RunFolder``, in all processes.
-    """
+    """Claim a run's folder in the first process, and open it in the others. All raise the errors of ``RunFolder``, or ValueError
+    if one does not see the folder."""
     group, claimed = current(), list[RunFolder]()
     if group.is_alone:
         return RunFolder(out)

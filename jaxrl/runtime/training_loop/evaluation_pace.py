@@ -7,7 +7,7 @@ logs are the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 from jaxrl.envs.checks.validate import abstract, abstract_key
 from jaxrl.runtime.logs.records import EVALUATION_EPISODES, EVALUATION_LONGEST, Record
 from jaxrl.types import Env, HostEnv
+from jaxrl.xla.private_jax import NotInThisJax, jaxprs_in_params
 
 SHARE = 0.25
 """Rows that evaluations may step per row of training, if steps are slow."""
@@ -34,30 +35,23 @@ def is_slow(env: Env | HostEnv) -> bool:
 def numbers_per_step(env: Env) -> int:
     """Return how many numbers a step of one environment computes, including intermediate ones. The step is traced, not run."""
     env_state, _ = jax.eval_shape(env.reset, abstract_key(), env.params)
-    return _numbers(jax.make_jaxpr(env.step)(abstract_key(), env_state, abstract(env.action_space), env.params).jaxpr)
+    program = jax.make_jaxpr(env.step)(abstract_key(), env_state, abstract(env.action_space), env.params).jaxpr
+    try:
+        return _numbers(program)
+    except NotInThisJax:  # treat it as fast
+        return 0
 
 
 def _numbers(program: Any) -> int:
     total = 0
     for equation in program.eqns:
-        inner = [_numbers(part) for value in equation.params.values() for part in _programs(value)]
+        inner = [_numbers(part) for part in jaxprs_in_params(equation.params)]
         if inner:
             numbers = max(inner) if equation.primitive.name == "cond" else sum(inner)
             total += numbers * equation.params.get("length", 1)  # length of a scan
         else:
             total += sum(math.prod(getattr(x.aval, "shape", ())) for x in equation.outvars)
     return total
-
-
-def _programs(value: Any) -> Iterator[Any]:
-    """Yield the programs in a parameter of an equation."""
-    if hasattr(value, "eqns"):
-        yield value
-    elif hasattr(getattr(value, "jaxpr", None), "eqns"):
-        yield value.jaxpr
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _programs(each)
 
 
 def episodes_within(share: float, at_most: int, rows: int, records: Sequence[Record], begin: int = 0) -> int:

@@ -89,11 +89,9 @@ class Members(Settings):
 
     def hyperparam_arrays(self) -> dict[str, np.ndarray] | None:
         """Return the changed hyperparameters as f32[] or f32[num_seeds]."""
-        return (
-            None
-            if self.hyperparams is None
-            else {name: np.asarray(value, np.float32) for name, value in self.hyperparams.items()}
-        )
+        if self.hyperparams is None:
+            return None
+        return {name: np.asarray(value, np.float32) for name, value in self.hyperparams.items()}
 
 
 @dataclass(frozen=True)
@@ -211,11 +209,7 @@ class RunConfig(Settings):
             raise ValueError(f"on_nan={self.on_nan!r} is unknown: choose one of {ON_NAN}")
 
     def for_agent(self, agent: Agent) -> RunConfig:
-        """Return the settings as they apply to an agent.
-
-        Raises:
-          TypeError, ValueError: the agent cannot be trained in this way.
-        """
+        """Return the settings as they apply to an agent. Raise TypeError or ValueError if it cannot be trained in this way."""
         members, collection = self.members.for_agent(agent), self.collection.for_agent(agent)
         if self.devices_per_seed is not None:
             _check_shared_out(agent, self.devices_per_seed)
@@ -234,13 +228,7 @@ def _check_shared_out(agent: Agent, devices_per_seed: int) -> None:
 
 def recorded_config(config: Mapping[str, Any], shown: str) -> RunConfig:
     """Return the settings in the ``config.json`` of a run folder, which stores compared fields in ``run``, others in ``output``.
-
-    Args:
-      shown: the folder, for the error.
-
-    Raises:
-      TypeError, ValueError: a setting is missing or not allowed.
-    """
+    Raise TypeError or ValueError, with the name ``shown`` of the folder, if one is missing or not allowed."""
     request, output = config["run"], config.get("output", {})
     stored = {}
     for name, (_, each) in setting_fields(RunConfig).items():

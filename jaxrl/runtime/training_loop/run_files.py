@@ -87,10 +87,21 @@ class RunFiles:
         return current().of_first(lambda: latest_step(self.folder.path / CHECKPOINTS) is not None)
 
     @property
+    def _hardware(self) -> Mapping[str, Any]:
+        """Hardware on which the run in the folder was started or last resumed; empty in a new folder."""
+        hardware = (self.folder.config or {}).get("hardware")
+        return hardware if isinstance(hardware, dict) else {}
+
+    @property
+    def cached_bytes(self) -> int | None:
+        """Size for which the run's programs were cut before; None for a new run, or one of an older version."""
+        size = self._hardware.get("cached_bytes")
+        return size if isinstance(size, int) and size >= 0 else None
+
+    @property
     def moved(self) -> str:
         """Note for a resumed run whose seeds use another number of devices than before; else empty."""
-        hardware = (self.folder.config or {}).get("hardware")
-        before = hardware.get("devices_per_seed", 1) if isinstance(hardware, dict) else 1
+        before = self._hardware.get("devices_per_seed", 1)
         if before == self.devices_per_seed:
             return ""
         devices = f"{self.devices_per_seed} device{'s' * (self.devices_per_seed > 1)}"

@@ -36,6 +36,7 @@ from jaxrl.runtime.training_loop.reporting import divergence, names, spent
 from jaxrl.runtime.training_loop.run_files import RunFiles
 from jaxrl.runtime.training_loop.signals import Interrupt
 from jaxrl.types import Metrics, PyTree
+from jaxrl.xla import cache_blocking
 
 
 class Chunk(NamedTuple):
@@ -86,8 +87,9 @@ class Session:
     def go(self, hyperparams: Any, init_from: Any, init_which: str, title: str) -> tuple[PyTree, str]:
         """Train from begin to end. Return the states, or None if a signal arrived before there were any, and a summary."""
         states: PyTree = None
+        cached_bytes = self.files.cached_bytes if self.files else None
         try:
-            with waiting_unless(self.may_leave):
+            with waiting_unless(self.may_leave), cache_blocking.choice(cached_bytes):
                 states = self.train(self.begin(hyperparams, init_from, init_which))
         except Abandoned:
             self.stopped_by = self.interrupt.requested

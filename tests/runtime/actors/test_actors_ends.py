@@ -72,7 +72,8 @@ def command(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_learner_ends_with_its_workers(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C, which reaches its process group, and SIGTERM save and say how to resume.
 

@@ -61,7 +61,8 @@ def learnt(states: Any) -> Any:
 LEARNT_BY_MEAN = {"clock": "deterministic", "gradients": "workers"}
 
 
-@pytest.mark.parametrize("settings", [NORMALIZED, pytest.param({}, marks=pytest.mark.slow)], ids=["normalized", "plain"])
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [NORMALIZED, {}], ids=["normalized", "plain"])
 def test_the_mean_of_the_workers_is_the_learners_gradient(settings: dict[str, Any]) -> None:
     """After three iterations, over ends of episodes, so that shares have different numbers of valid rows."""
     agent = small("a2c", ENV, rollout_length=16, **settings)

@@ -178,7 +178,8 @@ def test_a_pending_save_holds_the_state_as_it_was(tmp_path: Path) -> None:
     assert (got["host"] == 0).all() and (got["jax"] == jnp.arange(200_000.0)).all()
 
 
-@pytest.mark.parametrize("rows", [0, pytest.param(2_000_000, marks=pytest.mark.slow)], ids=["array", "sac"])
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [0, 2_000_000], ids=["array", "sac"])
 def test_a_large_state_takes_one_more_copy(rows: int, tmp_path: Path) -> None:
     """While it is saved, and while it is restored.
 

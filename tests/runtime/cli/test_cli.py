@@ -21,6 +21,7 @@ from jaxrl.runtime.cli.flags import field_docs
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.run_flags import run_flags
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
+from jaxrl.settings.options import dotted_names, option_fields
 from tests.helpers.agents import gymnax_id
 from tests.helpers.command_line import ENV, SMALL, start
 from tests.helpers.paths import ROOT
@@ -66,10 +67,12 @@ def test_every_setting_is_a_flag(algorithm: str, capsys: pytest.CaptureFixture[s
     names = {field.name for field in dataclasses.fields(run_flags())} | set(settings)
     missing = {name for name in names if f"--{name.replace('_', '-')}" not in text}
     assert not missing
+    config: Any = ALGORITHMS[algorithm].load().config
+    assert all(f"--{name.replace('_', '-')}" in text for name in dotted_names(config))
     agent = getattr(jaxrl, f"make_{algorithm}")(gymnax_id(algorithm))
-    named = {name: value for name, value in agent.spec["settings"].items() if name != "total_steps"}
-    fields = dataclasses.fields(ALGORITHMS[algorithm].load().config)
-    assert settings == {field.name: field.default for field in fields if "added" in field.metadata} | named
+    added = {field.name: field.default for field in dataclasses.fields(config) if "added" in field.metadata}
+    apart = {"total_steps", *option_fields(config)}  # of a run; and flags of options are absent unless they are given
+    assert settings == {name: value for name, value in (added | agent.spec["settings"]).items() if name not in apart}
 
 
 def test_flags_reach_run_and_builder() -> None:

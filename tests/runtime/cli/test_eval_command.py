@@ -112,6 +112,7 @@ def test_episodes_are_not_those_that_chose_the_policy() -> None:
     assert len({tuple(key) for key in keys}) == 40
 
 
+@pytest.mark.slow
 def test_another_environment(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short = evaluated(capsys, runs / "ppo", "--episodes", "3", "--env", "CartPole-v1?max_steps_in_episode=3")["runs"][0]
     assert short["env"] == "gymnax:CartPole-v1?max_steps_in_episode=3" and short["episodic_length"] == [[3, 3, 3]] * 2

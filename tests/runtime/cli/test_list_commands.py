@@ -173,12 +173,12 @@ def test_algos_are_those_that_train(capsys: pytest.CaptureFixture[str]) -> None:
 def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = output(capsys, "algos", name)
     shown = {line.split()[0]: line for line in out.splitlines() if line}
-    own = getattr(jaxrl, f"make_{name}")(gymnax_id(name)).spec["settings"]
     config: Any = ALGORITHMS[name].load().config
+    own = getattr(jaxrl, f"make_{name}")(gymnax_id(name)).spec["settings"]
     options = {setting: getattr(config(), setting) for setting in option_fields(config)}
     chosen = {setting: value.name if value else "none" for setting, value in options.items()}
     fields = {f"{setting}.{field}": x for setting, value in options.items() if value for field, x in vars(value).items()}
-    for setting, default in (own | chosen | fields).items():
+    for setting, default in (own | chosen | fields).items():  # own has some options as mappings; chosen replaces them
         assert shown[setting].split()[1] == str(default), setting
     for dotted, kinds in dotted_names(config).items():
         assert f"{', '.join(kind.__name__ for kind in kinds)}:" in shown[dotted], dotted
@@ -262,7 +262,9 @@ def test_commands_of_presets_ask_for_all_that_was_measured(name: str, capsys: py
     assert spec["settings"] | length == measured["settings"] and spec["parts"]["model"] == measured["parts"]["model"]
     expected = run_flags()(preset.env, str(preset.num_seeds), preset.total_steps)
     assert options == expected
-    assert parse(algorithm, ["--preset", name]) == (dataclasses.replace(expected, preset=name), settings)
+    options, settings = parse(algorithm, ["--preset", name])
+    assert options == dataclasses.replace(expected, preset=name)
+    assert getattr(jaxrl, f"make_{algorithm}")(preset.env, **settings).spec == spec
 
 
 def test_flags_win_over_a_preset() -> None:

@@ -101,7 +101,11 @@ def test_hyperparameters_share_a_program_and_structure_does_not(file: Path) -> N
         ("gamma = [0.9]", 'anneal = ["yes"]', "anneal='yes' must be True or False"),
         ('env = "tests.helpers.probes:action_choice"', "env = 3", "env = 3 must be an id"),
         ("gamma = [0.9]", 'core = ["gru"]', "'core' is unknown. It is called 'model' here"),
-        ("gamma = [0.9]", 'model = ["gru"]', "model = 'gru' must be a table of arguments of the network, such as { hidden_sizes ="),
+        (
+            "gamma = [0.9]",
+            'model = ["gru"]',
+            "model = 'gru' must be a table of arguments of the network",
+        ),
         ("gamma = [0.9]", 'model = [{cor = "gru"}]', "actor_critic takes no 'cor'. Did you mean 'core'?"),
         ("gamma = [0.9]", 'model = [{core = "gruu"}]', "core='gruu' is unknown: choose one of"),
         ("gamma = [0.9]", "model = [{shared = 1}]", "shared=1 must be True or False"),

@@ -204,7 +204,7 @@ def test_wrong_requests(runs: Any, tmp_path: Path) -> None:
         jaxrl.load_policy(tmp_path)
 
 
-@pytest.mark.parametrize("algorithm", REPRESENTATIVES)
+@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_the_states_of_a_run_come_back_from_its_folder(algorithm: str, runs: Any) -> None:
     """As in docs/howto/resume.md, for a custom loop."""
     folder, states = runs[algorithm]

@@ -15,7 +15,7 @@ from jaxrl import make_ppo
 from jaxrl.envs.subprocess.processes import Processes, WorkerRestarted
 from jaxrl.returns import discounts, episode_completed, gae
 from jaxrl.runtime.samplers.asynchronous import AsyncSampler
-from jaxrl.runtime.samplers.host_envs import begun_anew, open_envs
+from jaxrl.runtime.samplers.host_envs import SeedBatch
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.runtime.samplers.stepper import Stepper
 from tests.helpers.batches import ACTIONS, Batch, Once, host
@@ -82,15 +82,17 @@ def test_rollouts_go_on(sampler: Any) -> None:
 
 @pytest.mark.slow
 def test_of_several_seeds_those_are_told_that_were_lost() -> None:
-    envs: Any = open_envs(host(max_restarts=1), 2, [0, 1])
-    assert not begun_anew(envs).any()
+    envs = SeedBatch(host(max_restarts=1), 2, [0, 1])
+    assert not envs.begun_anew().any()
     envs.reset()
-    envs.step(NOTHING)
+    envs.send(NOTHING)
+    envs.recv()
+    envs.send(np.array([0, 0, 0, ACTIONS["exit"]]))
     with pytest.warns(WorkerRestarted):
-        row = envs.step(np.array([0, 0, 0, ACTIONS["exit"]]))
-    assert begun_anew(envs).tolist() == [False, False, False, True] and row.reward.tolist() == [1, 1, 1, 0]
+        row = envs.recv()
+    assert envs.begun_anew().tolist() == [False, False, False, True] and row.reward.tolist() == [1, 1, 1, 0]
     envs.reset_where(np.array([True, False, False, False]))  # of the first seed only
-    assert not begun_anew(envs).any()
+    assert not envs.begun_anew().any()
     envs.close()
 
 

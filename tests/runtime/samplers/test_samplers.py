@@ -239,7 +239,7 @@ class Sized(Uneven):
 PACES = {"a slow one": [9, 1, 1, 1, 1, 1], "a fast one": [1, 9, 10, 11, 12, 13], "halves": [1, 1, 1, 5, 5, 5], "alike": [1] * 6}
 
 
-@pytest.mark.parametrize("kind", [Uneven, Sized])
+@pytest.mark.parametrize("kind", [Uneven, pytest.param(Sized, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("pace", PACES)
 def test_rows_of_unequal_environments(kind: Any, pace: str) -> None:
     """No environment may be more than a rollout behind, the run continues, and no row is lost.

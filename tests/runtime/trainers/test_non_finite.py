@@ -17,7 +17,7 @@ from jaxrl.runtime.cli import main as cli
 from jaxrl.runtime.run import RunDiverged, run
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.runtime.trainers.host import HostDriver
-from jaxrl.runtime.trainers.non_finite import Lookout, Suspects, of_rollout
+from jaxrl.runtime.trainers.non_finite import Suspects, of_rollout
 from jaxrl.types import Env, Rollout, StepInput, TimeStep
 from tests.helpers import probes
 from tests.helpers.agents import small_dqn, small_ppo
@@ -104,9 +104,9 @@ def test_what_an_action_led_to_is_not_the_fault_of_the_environment() -> None:
     rollout = Rollout(inputs, action, reward, no, no, {}, ~no, (), np.arange(4), np.zeros(4, int))  # type: ignore[arg-type]
     found = of_rollout(rollout)
     assert found.obs.tolist() == [True, False, False, False] and not found.reward.any()
-    lookout = Lookout(2, 8)  # a worker's part, of the second seed
-    lookout.look(jax.tree.map(lambda x: np.stack([x, x]), rollout._replace(env_id=np.arange(4, 8))), np.array([False, True]))  # type: ignore[arg-type]
-    assert np.flatnonzero(lookout.found.obs).tolist() == [8 + 4]
+    found = Suspects(*np.zeros((2, 2, 8), bool))  # a worker's part, of the second seed
+    found.record(jax.tree.map(lambda x: np.stack([x, x]), rollout._replace(env_id=np.arange(4, 8))), np.array([False, True]))  # type: ignore[arg-type]
+    assert np.flatnonzero(found.obs).tolist() == [8 + 4]
 
 
 def test_in_words() -> None:

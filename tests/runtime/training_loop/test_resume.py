@@ -29,6 +29,7 @@ from jaxrl.runtime.system import devices
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.runtime.training_loop.session import Chunk
+from jaxrl.xla.cache_blocking import cached_bytes
 from tests.helpers import probes, short_runs
 from tests.helpers.agents import assert_bit_equal, cartpole, each_family, small_dqn, small_ppo
 from tests.helpers.hosted import hosted
@@ -197,6 +198,24 @@ def test_a_run_is_made_longer(tmp_path: Path, whole: Any) -> None:
 
 
 @pytest.mark.slow
+def test_a_resumed_run_keeps_the_size_of_the_parts_it_was_cut_into(tmp_path: Path) -> None:
+    """On another processor too, and when it is resumed a second time."""
+
+    def sizes(iterations: int) -> set[int]:
+        found: list[int] = []
+        train(cartpole("ppo"), tmp_path, 32 * iterations, on_chunk=lambda _: found.append(cached_bytes()))
+        return {*found}
+
+    assert sizes(2) == {cached_bytes()}
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["hardware"]["cached_bytes"] == cached_bytes()
+    config["hardware"]["cached_bytes"] = other = cached_bytes() + 4096
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert sizes(4) == sizes(6) == {other}
+    assert cached_bytes() == other - 4096
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fused", "host"])
 def test_an_annealed_run_is_made_longer(kind: str, tmp_path: Path) -> None:
     """Its learning rate follows the length of the run, not of the agent. A kill in between makes no difference."""
@@ -342,7 +361,9 @@ def test_a_run_of_another_version_is_not_resumed_with_todays_defaults(setting: s
         resume(tmp_path, quiet=True)
 
 
-@pytest.mark.parametrize(("where", "save_replay"), [("host", True), ("host", False), ("pure", False)])
+@pytest.mark.parametrize(
+    ("where", "save_replay"), [("host", True), pytest.param("host", False, marks=pytest.mark.slow), ("pure", False)]
+)
 def test_no_transition_leads_from_one_episode_into_another(where: str, save_replay: bool, tmp_path: Path) -> None:
     """If replay and environments are not both restored, the newest stored row has no successor."""
     env = probes.endless()

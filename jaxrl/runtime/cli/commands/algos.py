@@ -79,7 +79,7 @@ def show_algorithm(name: str, entry: Entry) -> None:
         ("Config: structure; changing a value recompiles the program", settings(algorithm.config, structure)),
         (
             "Hyperparameters: data in the state; can be vmapped over and changed during a run",
-            settings(algorithm.hyperparams, data),
+            settings(algorithm.hyperparams, (*data, "total_steps")),
         ),
         ("Options: settings that belong together, as in make_dqn(env, head=C51(v_max=200))", options(algorithm.config)),
     ):
@@ -106,11 +106,11 @@ def arguments(network: Any) -> list[tuple[str, str, str]]:
     return [(p.name, str(p.default), texts[p.name]) for p in parameters]
 
 
-def settings(source: type, names: Collection[str]) -> list[tuple[str, str, str, str]]:
-    """Return ``(name, default, allowed values, description)`` of these fields of a Config or Hyperparams."""
+def settings(source: type, names: Collection[str], defaults: Any = None) -> list[tuple[str, str, str, str]]:
+    """Return ``(name, default, allowed values, description)`` of these fields of a Config, Hyperparams or option."""
     from jaxrl.settings.validation import in_words, setting_types
 
-    defaults, texts, types = source(), field_docs(source), setting_types(source)
+    defaults, texts, types = defaults or source(), field_docs(source), setting_types(source)
     return [(name, str(getattr(defaults, name)), in_words(types[name]), texts.get(name, "")) for name in names]
 
 
@@ -125,6 +125,7 @@ def options(config: type) -> list[tuple[str, str, str, str]]:
         rows.append((name, default.name if default else "none", f"one of {', '.join(words)}", texts.get(name, "")))
         for dotted, having in dotted_names(config).items():
             if dotted.startswith(f"{name}."):
-                ((_, value, allowed, text),) = settings(having[0], [dotted.partition(".")[2]])
+                shown = default if type(default) in having else having[0]()
+                ((_, value, allowed, text),) = settings(having[0], [dotted.partition(".")[2]], shown)
                 rows.append((dotted, value, allowed, f"{', '.join(kind.__name__ for kind in having)}: {text}"))
     return rows

@@ -71,11 +71,7 @@ def goes_on(args: Sequence[str]) -> bool:
 
 
 def named_algorithm(args: Sequence[str]) -> str:
-    """Return the algorithm, which is the first argument.
-
-    Raises:
-      ValueError: the first argument is not an algorithm.
-    """
+    """Return the first argument. Raise ValueError if it is not an algorithm."""
     if args[0].startswith("-"):
         raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. Choose one of {', '.join(ALGORITHMS)}")
     import_algorithm(args[0])
@@ -110,11 +106,7 @@ def train(algorithm: str, args: Sequence[str]) -> int:
 
 
 def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, Any]]:
-    """Parse flags into ``(run options, keywords of the builder)``.
-
-    Raises:
-      ValueError: a flag is wrong; the message names the nearest flag.
-    """
+    """Parse flags into ``(run options, keywords of the builder)``. A ValueError for a wrong flag names the nearest one."""
     entry, flags = ALGORITHMS[algorithm], run_flags()
     _, config, hyperparams = entry.load()
     preset, names = _chosen_preset(algorithm, args), setting_names(algorithm)
@@ -135,13 +127,7 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
         run = flags(preset.env, str(preset.num_seeds), preset.total_steps, preset=preset.name)
         chosen.__defaults__ = (run, structure(), data(), options())
     if not {"-h", "--help"} & set(args):
-        allowed = {
-            *get_type_hints(flags),
-            *get_type_hints(structure),
-            *names[1],
-            *option_fields(config),
-            *dotted_names(config),
-        }
+        allowed = {*get_type_hints(flags), *get_type_hints(structure), *names[1], *option_fields(config), *dotted_names(config)}
         refuse_foreign_flags(args, allowed)
         refuse_switch_values(args, [name for name, type_ in get_type_hints(config).items() if type_ is bool])
     return read_flags(
