@@ -82,7 +82,7 @@ def critic_loss(
 ) -> tuple[Array, dict[str, Any]]:
     """Sum over critics of ½·(Q(s, a) − y)², y = r + γ·(1 − terminated)·(min Q(s′, a′) − α·log π(a′ | s′)), a′ ~ π(· | s′), where
     one pass of the critics in training computes Q(s, a) and Q(s′, a′). y is a constant, but the moments of the batch are not
-    (Bhatt et al. 2024, section 3 and figure 2).
+    (Bhatt et al. 2024, figure 3).
 
     Returns:
       The loss, and scalars to log with ``PRIORITIES`` and the critics' ``STATISTICS``.
