@@ -359,6 +359,7 @@ def code_lines(algorithm: str) -> list[str]:
         ("impala", 75),
         ("reinforce", 75),
         ("sac", 120),
+        ("crossq", 125),
         ("td3", 60),
         ("ddpg", 50),
     ],

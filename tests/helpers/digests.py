@@ -118,6 +118,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Cases]] = {
             "fixed": {"temperature": {"name": "fixed", "value": 0.1}},
         },
     ),
+    "crossq": (PENDULUM, {**REPLAY, "replay_ratio": 12}, OFF_POLICY),
     "td3": (PENDULUM, REPLAY, DETERMINISTIC),
     "ddpg": (PENDULUM, REPLAY, DETERMINISTIC),
 }
