@@ -24,12 +24,16 @@ from jaxrl.algorithms.crossq import CrossQConfig, CrossQHyperparams
 from jaxrl.distributions import TanhNormal
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value, policy_network
+from jaxrl.optimize.gradients import mean_gradient
 from jaxrl.rollout.autoreset import first_input
+from jaxrl.rollout.outputs import split_variables
 from jaxrl.types import Model, Variables
 from tests.helpers import probes
 from tests.helpers.agents import Tiny, assert_bit_equal, assert_close, small
 from tests.helpers.oracles.actor_critic import (
+    BOX,
     FEATURES,
+    OBSERVATIONS,
     SETTINGS,
     D,
     N,
@@ -50,7 +54,7 @@ def steady(observation_space: Any, action_space: Any) -> Model:
 
     def apply(params: Any, carry: Any, inputs: Any, key: Any = None) -> Any:
         mean = params + jnp.zeros((*inputs.is_first.shape, *action_space.shape))
-        return carry, TanhNormal(mean, jnp.full_like(mean, -20.0))
+        return carry, TanhNormal(mean, jnp.full_like(mean, -200.0))
 
     return Model(lambda key, inputs: jnp.zeros(()), apply, apply, lambda batch_size: ())
 
@@ -172,6 +176,32 @@ def test_draws_that_are_not_valid_have_no_influence() -> None:
     for x in jax.tree.leaves(other._replace(valid=())):
         x[~now.batch.valid] = 7.0
     assert_bit_equal(*(program()(params, statistics, actor, now._replace(batch=batch)) for batch in (now.batch, other)))
+
+
+def test_two_devices_have_the_gradient_and_the_statistics_of_one() -> None:
+    """Each has half of the rows, with different numbers of valid ones."""
+    config = CrossQConfig(critics=Ensemble(size=3))
+    critic = action_value(OBSERVATIONS, BOX, hidden_sizes=(HIDDEN,), batch_renorm=True)
+    alone = dataclasses.replace(actor_critic_setup(config, "squashed"), critic=critic)
+    shared = dataclasses.replace(alone, axis_name="d")
+    (actor, _, _, now) = case("squashed", 4)
+    noise = jnp.asarray(now.noise)
+    inputs = now.batch.inputs._replace(obs=(now.batch.inputs.obs, now.batch.action))
+    params, statistics = split_variables(jit(jax.vmap(critic.init, (0, None)))(jax.random.split(KEY(), 3), inputs))
+
+    def gradient(setup: Any, batch: Any, noise: Any) -> Any:
+        update = now._replace(batch=batch, noise=noise)
+        loss = lambda p: crossq.critic_loss(setup, Variables(p, statistics), actor, jnp.float32(ALPHA), update)  # noqa: E731
+        found, logged = mean_gradient(loss, params, setup.axis_name)
+        return found, logged[STATISTICS]
+
+    halves = jax.tree.map(lambda x: jnp.asarray(x).reshape(2, N // 2, *x.shape[1:]), now.batch)
+    each = noise.reshape(2, 2, N // 2, D).swapaxes(0, 1)
+    both = jit(jax.vmap(partial(gradient, shared), axis_name="d"))(halves, each)
+    one = jit(partial(gradient, alone))(now.batch, noise)
+    assert len({int(n) for n in halves.valid.sum(1)}) == 2
+    for device in range(2):
+        assert_close(jax.tree.map(lambda x, i=device: x[i], both), one, atol=1e-4)
 
 
 # ------------------------------------------------------------------------------------------------------------- update schedule

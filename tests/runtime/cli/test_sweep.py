@@ -156,7 +156,7 @@ def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
     """The same spec, and the same learning rate at every iteration."""
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(jaxrl.runtime.run, "run", lambda agent, *args, **given: asked.append((agent, *args, given)))
-    words = {"num_envs": 4, "rollout_length": 32, "gamma": 0.9, "learning_rate": 1.7e-3}
+    words = {"num_envs": 4, "rollout_length": 48, "gamma": 0.9, "learning_rate": 1.7e-3}
     model = {"hidden_sizes": [8], "layer_norm": True}
     toml = "\n".join(f"{name} = {value}" for name, value in words.items())
     env = gymnax_id(algorithm)
