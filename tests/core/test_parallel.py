@@ -156,6 +156,8 @@ def gradient_norm(metrics: Any) -> float:
     "mapped", ["shard_map", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shard_map unchecked", "pmap", "vmap"))]
 )
 def test_two_devices_have_the_gradient_of_one(algorithm: str, mapped: str) -> None:
+    if algorithm == "crossq":
+        pytest.skip("draws of two devices differ, and so do batch moments: see test_crossq, with the same rows")
     alone, agent = one_gradient(algorithm), one_gradient(algorithm, axis_name="d")
     expected_state, expected = run_steps(alone, alone.init(KEY()), 1)
     state = agent.init(KEY())
