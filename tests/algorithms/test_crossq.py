@@ -21,7 +21,6 @@ from jaxrl.algorithms.common.critic_ensemble import STATISTICS, ActorCriticPair,
 from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature, actor_loss
 from jaxrl.algorithms.crossq import CrossQConfig, CrossQHyperparams
-from jaxrl.distributions import TanhNormal
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value, policy_network
 from jaxrl.optimize.gradients import mean_gradient
@@ -48,17 +47,6 @@ from tests.helpers.oracles.actor_critic import (
 from tests.helpers.oracles.policy_gradient import slope
 from tests.helpers.probe_set import PROBES
 
-
-def steady(observation_space: Any, action_space: Any) -> Model:
-    """Policy whose action in model units is 0: other devices draw other noise, and its actions enter the critics' moments."""
-
-    def apply(params: Any, carry: Any, inputs: Any, key: Any = None) -> Any:
-        mean = params + jnp.zeros((*inputs.is_first.shape, *action_space.shape))
-        return carry, TanhNormal(mean, jnp.full_like(mean, -200.0))
-
-    return Model(lambda key, inputs: jnp.zeros(()), apply, apply, lambda batch_size: ())
-
-
 TINY = Tiny(
     settings={
         **{name: x for name, x in SETTINGS.items() if name != "tau"},
@@ -67,17 +55,6 @@ TINY = Tiny(
         "model": partial(policy_network, hidden_sizes=(8,)),
     },
     value=values_of,
-    # A single transition whose actions are 0, so that draws have no influence on the critics.
-    one_gradient=(
-        "tests.helpers.probes:constant_reward?num_actions=1",
-        {
-            "batch_size": 96,
-            "policy_delay": 1,
-            "model": steady,
-            "actor_learning_rate": 0,
-            "temperature": LearnedTemperature(1e-3, learning_rate=0),
-        },
-    ),
     boxed=True,
 )
 

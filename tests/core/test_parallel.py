@@ -30,10 +30,12 @@ from jaxrl.settings.validation import Positive
 from jaxrl.types import Agent, Algorithm, Policy
 from tests.helpers import probes
 from tests.helpers.agents import (
+    ALGORITHM_NAMES,
     RECURRENT,
+    REPRESENTATIVES,
+    algorithms,
     assert_bit_equal,
     assert_close,
-    each_family,
     ppo_first,
     run_steps,
     small,
@@ -141,8 +143,9 @@ def test_a_replay_says_which_of_its_axes_are_environments() -> None:
 def one_gradient(algorithm: str, **settings: Any) -> Agent:
     """Return an agent with one gradient per iteration, independent of draws and shuffles: the mean over devices equals the
     whole."""
-    env, sizes = tiny(algorithm).one_gradient
-    return small(algorithm, env, **sizes, **settings)
+    setting = tiny(algorithm).one_gradient
+    assert setting is not None
+    return small(algorithm, setting[0], **setting[1], **settings)
 
 
 def gradient_norm(metrics: Any) -> float:
@@ -151,13 +154,11 @@ def gradient_norm(metrics: Any) -> float:
     return value
 
 
-@each_family
+@algorithms(REPRESENTATIVES, [name for name in ALGORITHM_NAMES if name != "crossq"])  # which has a test of its own
 @pytest.mark.parametrize(
     "mapped", ["shard_map", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shard_map unchecked", "pmap", "vmap"))]
 )
 def test_two_devices_have_the_gradient_of_one(algorithm: str, mapped: str) -> None:
-    if algorithm == "crossq":
-        pytest.skip("draws of two devices differ, and so do batch moments: see test_crossq, with the same rows")
     alone, agent = one_gradient(algorithm), one_gradient(algorithm, axis_name="d")
     expected_state, expected = run_steps(alone, alone.init(KEY()), 1)
     state = agent.init(KEY())

@@ -52,8 +52,9 @@ class Tiny(NamedTuple):
     """Settings of a small agent: four environments, a network of 8 units, no annealing."""
     value: Callable[[Agent, Any, StepInput], Any]
     """(agent, learner, inputs) -> V, or Q of each action, or of one."""
-    one_gradient: tuple[str, dict[str, Any]]
-    """Environment and settings with which an iteration is one gradient, independent of draws and shuffles."""
+    one_gradient: tuple[str, dict[str, Any]] | None = None
+    """Environment and settings with which an iteration is one gradient, independent of draws and shuffles; None if there are
+    none, since networks use moments of their batch."""
     boxed: bool = False
     """Convert environments with Discrete actions to a Box of one number."""
 
@@ -94,14 +95,19 @@ REPRESENTATIVES = tuple({entry.family: name for name, entry in reversed(ALGORITH
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHM_NAMES)
 every_builder = pytest.mark.parametrize("build", [pytest.param(partial(small, name), id=name) for name in ALGORITHM_NAMES])
-each_family = pytest.mark.parametrize(
-    "algorithm", [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.slow) for name in ALGORITHM_NAMES]
-)
-"""For tests of the code that runs an algorithm, not of the algorithm. ``make test-all`` runs all algorithms."""
-ppo_first = pytest.mark.parametrize(
-    "algorithm", [pytest.param(name, marks=() if name == "ppo" else pytest.mark.slow) for name in ALGORITHM_NAMES]
-)
-"""The same, for tests of code that knows no families. ``make test`` runs PPO."""
+
+
+def algorithms(in_make_test: Sequence[str], names: Sequence[str] = ALGORITHM_NAMES) -> Any:
+    """Parametrize a test of the code that runs an algorithm, not of the algorithm: those outside ``make test`` are slow."""
+    return pytest.mark.parametrize(
+        "algorithm", [pytest.param(name, marks=() if name in in_make_test else pytest.mark.slow) for name in names]
+    )
+
+
+each_family = algorithms(REPRESENTATIVES)
+"""For tests of code that knows families: ``make test`` runs the first algorithm of each."""
+ppo_first = algorithms(["ppo"])
+"""For tests of code that knows no families: ``make test`` runs PPO."""
 
 
 @cache
