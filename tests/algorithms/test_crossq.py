@@ -248,6 +248,7 @@ def test_no_target_networks_and_beta_one_half() -> None:
 # ------------------------------------------------------------------------------------------------------------------ statistics
 
 
+@pytest.mark.slow
 def test_a_policy_saves_its_statistics_and_a_run_starts_from_them(tmp_path: Path) -> None:
     agent = make_crossq("Pendulum-v1", **TINY.settings)
     states, _ = jaxrl.run(agent, 120, seeds=[3], out=tmp_path, eval_every=3, eval_episodes=2, quiet=True, tensorboard=False)
@@ -306,7 +307,13 @@ def test_sizes_and_spec() -> None:
     assert widths(critic=partial(action_value, hidden_sizes=(8, 4))) == [256, 256, 8, 4]
 
 
-@pytest.mark.parametrize("critics", [{"name": "quantiles", "num_quantiles": 5, "dropped": 1}, {"size": 3, "subset": 2}])
+@pytest.mark.parametrize(
+    "critics",
+    [
+        pytest.param({"name": "quantiles", "num_quantiles": 5, "dropped": 1}, marks=pytest.mark.slow),
+        {"size": 3, "subset": 2},
+    ],
+)
 def test_critics_and_optimism_as_in_sac(critics: Any) -> None:
     networks = {"model": {"hidden_sizes": (8,)}, "critic": {"hidden_sizes": (8,), "dropout": 0.1}}
     agent = small_crossq(probes.target_action(), critics=critics, exploration="optimistic", replay="prioritized", **networks)

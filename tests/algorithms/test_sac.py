@@ -214,7 +214,7 @@ def learnt(kind: str) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize("kind", ["box", "discrete"])
+@pytest.mark.parametrize("kind", ["box", pytest.param("discrete", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe(kind: str, probe: str) -> None:
     check_q_probe(probe, *learnt(kind)[probe])

@@ -21,9 +21,11 @@ from benchmarks.pauses import PauseWatch
 from benchmarks.protocol import ROOT, Worker, WorkerError, clean_environment
 from benchmarks.worker import Session, count_launches
 from jaxrl.agent import state_shapes
+from jaxrl.algorithms.presets import PRESETS
 from jaxrl.metrics import to_floats
 from jaxrl.runtime.system.devices import usable_cores
 from jaxrl.runtime.trainers import device_layout
+from tests.helpers.agents import slow_unless
 
 pytestmark = pytest.mark.expensive(50)
 
@@ -425,7 +427,7 @@ def test_what_must_pass():
     assert (control.env, control.total_steps, control.num_seeds) == (preset.env, preset.total_steps, preset.num_seeds)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=slow_unless(name not in PRESETS)) for name in EXPERIMENTS])
 def test_the_settings_of_experiments_fit(name):
     agent = scores.build_agent(EXPERIMENTS[name])
     assert agent.env.name.endswith(EXPERIMENTS[name].env)

@@ -22,6 +22,7 @@ from tests.helpers.kernel_counts import FILE, HELD, count_now
 UPDATE_COMMAND = "`python -m tests.helpers.kernel_counts` writes tests/helpers/kernel_counts.json anew"
 
 
+@pytest.mark.slow
 def test_ppo_and_dqn_start_as_many_kernels_as_before() -> None:
     """Exact for one compiler. Fewer: store the new counts. More: find the reason first, and state it.
 

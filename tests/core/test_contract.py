@@ -29,12 +29,12 @@ from tests.helpers import probes
 from tests.helpers.agents import (
     RECURRENT,
     SMALL_ACTOR_CRITIC,
+    algorithms,
     assert_bit_equal,
     assert_close,
     assert_new_noise,
     cartpole,
     each_family,
-    every_algorithm,
     jitted,
     only_noise,
     ppo_first,
@@ -145,7 +145,7 @@ def test_seeds_differ_from_the_first_step(algorithm: str) -> None:
     assert any((both[0] != both[1]).any() for both in actions)
 
 
-@every_algorithm
+@algorithms(["ppo", "dqn", "sac"])
 def test_no_random_number_is_used_twice(algorithm: str) -> None:
     """From ``init`` and the warm-up through two iterations, each random number is drawn only once."""
     assert not twice(uses_of(cartpole(algorithm)))
@@ -291,7 +291,7 @@ def test_killed_and_restored_goes_on_bit_for_bit(algorithm: str, tmp_path: Path)
     assert_bit_equal(resumed, undisturbed)
 
 
-@every_algorithm
+@each_family
 def test_saved_and_restored_goes_on_bit_for_bit(algorithm: str, tmp_path: Path) -> None:
     agent = cartpole(algorithm)
     state, _ = run_steps(agent, agent.init(KEY()), 2)

@@ -254,7 +254,8 @@ NEED_VALUES = {"gymnax:FourRooms-misc", "gymnax:MetaMaze-misc"}
 """Environments whose constructors read values of JAX arrays, so a backend must run."""
 
 
-def test_building_an_agent_starts_no_backend() -> None:
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_building_an_agent_starts_no_backend(every: int) -> None:
     """So ``run`` can still request one device per core: for every gymnax environment, envpool's, and a user's."""
     code = f"""
 import functools
@@ -262,7 +263,8 @@ from jaxrl.xla.private_jax import backends_started
 import jax, jaxrl, jaxrl.models, optax
 ids = [env for env in jaxrl.list_envs("gymnax") if env not in {NEED_VALUES!r}]
 guilty = []
-for env in ids + ["CartPole-v1?gravity=5.0", "DeepSea-bsuite?size=5", "envpool:CartPole-v1", "tests.helpers.probes:truncation"]:
+others = ["CartPole-v1?gravity=5.0", "DeepSea-bsuite?size=5", "envpool:CartPole-v1", "tests.helpers.probes:truncation"]
+for env in ids[::{every}] + others:
     before = dict(jax.config.values)
     agent = jaxrl.make_ppo(env, num_envs=2, rollout_length=4, num_minibatches=1)
     if backends_started() or before != jax.config.values:

@@ -94,16 +94,22 @@ REPRESENTATIVES = tuple({entry.family: name for name, entry in reversed(ALGORITH
 """The first algorithm of each family."""
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHM_NAMES)
-every_builder = pytest.mark.parametrize("build", [pytest.param(partial(small, name), id=name) for name in ALGORITHM_NAMES])
 
 
 def algorithms(in_make_test: Sequence[str], names: Sequence[str] = ALGORITHM_NAMES) -> Any:
     """Parametrize a test of the code that runs an algorithm, not of the algorithm: those outside ``make test`` are slow."""
-    return pytest.mark.parametrize(
-        "algorithm", [pytest.param(name, marks=() if name in in_make_test else pytest.mark.slow) for name in names]
-    )
+    return pytest.mark.parametrize("algorithm", [pytest.param(name, marks=slow_unless(name in in_make_test)) for name in names])
 
 
+def slow_unless(in_make_test: bool) -> Any:
+    return () if in_make_test else pytest.mark.slow
+
+
+every_builder = pytest.mark.parametrize(
+    "build",
+    [pytest.param(partial(small, name), id=name, marks=slow_unless(name in REPRESENTATIVES)) for name in ALGORITHM_NAMES],
+)
+"""For tests of what all builders do: ``make test`` runs the first of each family."""
 each_family = algorithms(REPRESENTATIVES)
 """For tests of code that knows families: ``make test`` runs the first algorithm of each."""
 ppo_first = algorithms(["ppo"])

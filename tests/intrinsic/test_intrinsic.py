@@ -337,6 +337,7 @@ def test_its_returns_belong_to_environments() -> None:
     assert set(jax.tree.leaves(axes._replace(rewards=axes.rewards.moments))) == {-1}
 
 
+@pytest.mark.slow
 def test_a_saved_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     state, _ = after_steps()
     save(tmp_path, state, 3, spec=agent().spec)

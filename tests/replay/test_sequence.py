@@ -62,7 +62,10 @@ def start_state(replay: Any) -> Any:
 
 
 @pytest.mark.parametrize("prioritised", [True, False])
-@pytest.mark.parametrize("capacity, rows_per_add, period, length", [(40, 8, 4, 10), (30, 4, 4, 4), (35, 6, 3, 7), (50, 6, 1, 5)])
+@pytest.mark.parametrize(
+    "capacity, rows_per_add, period, length",
+    [(40, 8, 4, 10), (35, 6, 3, 7), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((30, 4, 4, 4), (50, 6, 1, 5)))],
+)
 def test_sequences_are_those_of_a_list(capacity: int, rows_per_add: int, period: int, length: int, prioritised: bool) -> None:
     """After every add, until the ring has wrapped: all complete sequences are drawn, and no others."""
     replay, add, look, mark_discontinuity = program(capacity, rows_per_add, period, length, prioritised)

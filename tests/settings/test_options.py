@@ -33,7 +33,7 @@ from jaxrl.settings.options import (
     with_dotted,
 )
 from jaxrl.settings.validation import Count, Unit, setting_types
-from tests.helpers.agents import ALGORITHM_NAMES, gymnax_id
+from tests.helpers.agents import ALGORITHM_NAMES, gymnax_id, slow_unless
 
 Write = Callable[[str, dict[str, Any], Path], None]
 """(algorithm, settings, folder): say the settings in one of four ways. Raises an error with one line if they are wrong."""
@@ -94,6 +94,11 @@ PLACES = [
     if kind is not None
 ]
 """Each option in each place that takes it."""
+FIRST = {place.values[2]: place.id for place in reversed(PLACES)}
+ONE_OF_EACH = [
+    pytest.param(*place.values, id=place.id, marks=slow_unless(place.id == FIRST[place.values[2]])) for place in PLACES
+]
+"""The same; all but the first place of an option are slow."""
 
 
 def wrong_ones(setting: str, kind: Any, kinds: Any) -> list[tuple[dict[str, Any], str]]:
@@ -111,7 +116,7 @@ def wrong_ones(setting: str, kind: Any, kinds: Any) -> list[tuple[dict[str, Any]
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("algorithm", "setting", "kind"), PLACES)
+@pytest.mark.parametrize(("algorithm", "setting", "kind"), ONE_OF_EACH)
 def test_a_wrong_option_gives_one_line(way: str, algorithm: str, setting: str, kind: Any, tmp_path: Path) -> None:
     kinds = option_fields(ALGORITHMS[algorithm].load().config)[setting]
     for settings, word in wrong_ones(setting, kind, kinds):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
 import inspect
 import io
 import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, TextIO, TypeVar, cast, get_type_hints
 
 import tyro
@@ -215,7 +216,8 @@ def refuse_foreign_flags(args: Sequence[str], allowed: Collection[str]) -> None:
             raise ValueError(f"there is no --{flag}: {alternative}")
 
 
-def field_docs(source: type) -> dict[str, str]:
+@functools.cache
+def field_docs(source: type) -> Mapping[str, str]:
     """Return the docstrings of the fields of a dataclass or NamedTuple: strings in their types or below them, also of bases."""
     types = get_type_hints(source, include_extras=True)
     docs = {name: text for name, type_ in types.items() for text in getattr(type_, "__metadata__", ()) if isinstance(text, str)}

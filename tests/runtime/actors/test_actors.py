@@ -59,7 +59,7 @@ def recurrent() -> Iterator[Twins]:
     yield from twins(small_ppo(ENV, model=RECURRENT), 2)
 
 
-@pytest.mark.parametrize("name", ["uneven", "recurrent"])
+@pytest.mark.parametrize("name", ["uneven", pytest.param("recurrent", marks=pytest.mark.slow)])
 def test_rollouts_are_those_of_one_process(name: str, request: pytest.FixtureRequest) -> None:
     """For each seed, over ends of episodes, with the carry of recurrent models and the metrics of episodes."""
     pair: Twins = request.getfixturevalue(name)

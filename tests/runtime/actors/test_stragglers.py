@@ -355,6 +355,7 @@ def test_one_row_on_all_devices_counts_as_one() -> None:
     ("algorithm", "who"),
     [("ppo", {"updates": "all_reduced"}), pytest.param("a2c", {"gradients": "workers"}, marks=pytest.mark.slow)],
 )
+@pytest.mark.slow
 def test_a_run_learns_from_rollouts_that_were_cut(algorithm: str, who: dict[str, str]) -> None:
     """One of two devices, or of two workers, has fewer rows. The clock decides whether later rollouts are complete."""
     agent = small(algorithm, ENV, num_envs=4, rollout_length=LENGTH)

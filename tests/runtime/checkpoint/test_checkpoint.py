@@ -368,6 +368,7 @@ def _save_without_end(folder: str) -> None:
         save(folder, _state_of(step), step, spec={"step": step}, keep=2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::jaxrl.runtime.checkpoint.manifest.CheckpointWarning")
 def test_sigkill_at_any_moment_leaves_a_whole_step(tmp_path: Path) -> None:
     draw, last = random.Random(0), 0

@@ -31,7 +31,7 @@ from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.runtime.training_loop.session import Chunk
 from jaxrl.xla.cache_blocking import cached_bytes
 from tests.helpers import probes, short_runs
-from tests.helpers.agents import assert_bit_equal, cartpole, each_family, small_dqn, small_ppo
+from tests.helpers.agents import assert_bit_equal, cartpole, ppo_first, small_dqn, small_ppo
 from tests.helpers.hosted import hosted
 from tests.helpers.processes.chaos import TIMES, progress
 from tests.helpers.short_runs import at, train
@@ -82,7 +82,7 @@ def rows(algorithm: str) -> int:
 # ------------------------------------------------------------------------------------------------------------------- bit by bit
 
 
-@each_family
+@ppo_first
 def test_a_killed_run_ends_as_if_it_had_never_stopped(algorithm: str, tmp_path: Path, whole: Any) -> None:
     folder, states, history = whole(algorithm)
     agent, out = cartpole(algorithm), tmp_path / "run"
@@ -362,7 +362,7 @@ def test_a_run_of_another_version_is_not_resumed_with_todays_defaults(setting: s
 
 
 @pytest.mark.parametrize(
-    ("where", "save_replay"), [("host", True), pytest.param("host", False, marks=pytest.mark.slow), ("pure", False)]
+    ("where", "save_replay"), [*(pytest.param("host", x, marks=pytest.mark.slow) for x in (True, False)), ("pure", False)]
 )
 def test_no_transition_leads_from_one_episode_into_another(where: str, save_replay: bool, tmp_path: Path) -> None:
     """If replay and environments are not both restored, the newest stored row has no successor."""
@@ -399,7 +399,7 @@ def test_a_replay_that_cannot_be_told_of_the_seam_is_refused_before_the_run(tmp_
 # --------------------------------------------------------------------------------------------------------------------- signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_saves_and_names_the_command_that_resumes(number: int, tmp_path: Path, whole: Any) -> None:
     _, states, _ = whole("ppo")
     before = signal.getsignal(number)
