@@ -285,6 +285,7 @@ def test_networks_without_statistics_are_taken_too() -> None:
     assert shapes(explicit).actor == () and shapes(explicit).critic
 
 
+@pytest.mark.slow
 def test_learning_without_statistics_in_one_network() -> None:
     agent = small_crossq(probes.target_action(), model={"hidden_sizes": (8,), "batch_renorm": False})
     state, metrics = jit(agent.step)(jit(agent.init)(KEY()))
@@ -307,13 +308,8 @@ def test_sizes_and_spec() -> None:
     assert widths(critic=partial(action_value, hidden_sizes=(8, 4))) == [256, 256, 8, 4]
 
 
-@pytest.mark.parametrize(
-    "critics",
-    [
-        pytest.param({"name": "quantiles", "num_quantiles": 5, "dropped": 1}, marks=pytest.mark.slow),
-        {"size": 3, "subset": 2},
-    ],
-)
+@pytest.mark.parametrize("critics", [{"name": "quantiles", "num_quantiles": 5, "dropped": 1}, {"size": 3, "subset": 2}])
+@pytest.mark.slow
 def test_critics_and_optimism_as_in_sac(critics: Any) -> None:
     networks = {"model": {"hidden_sizes": (8,)}, "critic": {"hidden_sizes": (8,), "dropout": 0.1}}
     agent = small_crossq(probes.target_action(), critics=critics, exploration="optimistic", replay="prioritized", **networks)

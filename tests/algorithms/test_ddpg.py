@@ -61,6 +61,7 @@ def learnt() -> dict[str, Any]:
     return learn_q_probes(partial(small_ddpg, exploration_noise=0.5, **rates))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe(probe: str) -> None:
     check_q_probe(probe, *learnt()[probe])

@@ -291,6 +291,7 @@ def broken() -> Any:
     return jit(jax.vmap(run))(Broken(*map(jnp.float32, zip(*BROKEN, strict=True))))
 
 
+@pytest.mark.slow
 def test_a_seed_whose_data_is_not_finite_is_frozen() -> None:
     """All but its replay, which contains the bad data. Other seeds continue."""
     before, ((after, alive), metrics) = broken()

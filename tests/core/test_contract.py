@@ -277,6 +277,7 @@ def _child_saves(spec: dict[str, Any], folder: str, steps: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 @ppo_first
 def test_killed_and_restored_goes_on_bit_for_bit(algorithm: str, tmp_path: Path) -> None:
     agent = cartpole(algorithm)

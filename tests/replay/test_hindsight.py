@@ -356,6 +356,7 @@ CAPACITY = 12_345
 """A size that occurs nowhere else in the program."""
 
 
+@pytest.mark.slow
 def test_neither_ring_nor_table_is_copied() -> None:
     """In the compiled scan of a step: the cost of a draw does not depend on the capacity."""
     sizes = {"num_envs": 1, "rollout_length": 1, "batch_size": 8, "learning_starts": 10, "buffer_size": CAPACITY}

@@ -63,7 +63,7 @@ SIZES = [(10, 4), (9, 1), (3, 4)]
 """(capacity, rows per add): sizes that do not divide, single rows, and adds larger than the capacity."""
 
 
-@pytest.mark.parametrize("capacity, rows_per_add", SIZES)
+@pytest.mark.parametrize("capacity, rows_per_add", [*SIZES[:2], pytest.param(*SIZES[2], marks=pytest.mark.slow)])
 def test_draws_are_what_a_deque_holds(capacity: int, rows_per_add: int) -> None:
     """After every add, until the ring has wrapped at least twice."""
     replay, add = ring(capacity, rows_per_add)

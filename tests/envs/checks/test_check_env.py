@@ -368,7 +368,7 @@ def no_second(mask, reached):
     return mask.at[2:].set(0)
 
 
-@pytest.mark.parametrize("where", [lambda env: env, hosted], ids=["pure", "host"])
+@pytest.mark.parametrize("where", [lambda env: env, pytest.param(hosted, marks=pytest.mark.slow)], ids=["pure", "host"])
 def test_a_mask_that_forbids_every_action(where):
     """This is allowed at the end. The check plays allowed actions."""
     check_env(where(masked()), steps=8)

@@ -324,6 +324,7 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param(name, marks=() if name == "ppo" else pytest.mark.slow) for name in ALIKE])
 def test_devices_with_more_or_fewer_rows_learn_what_one_does(case: str) -> None:
     """Each valid row has the same weight in gradients, statistics and logs, on any device."""

@@ -84,6 +84,7 @@ def test_a_run_from_before_its_length_was_data_still_plays(which: str, runs: Any
     assert jaxrl.load_policy(tmp_path, which=which)(obs) == jaxrl.load_policy(folder, which=which)(obs)
 
 
+@pytest.mark.slow
 def test_the_best_policy_is_that_of_the_best_evaluation(runs: Any) -> None:
     folder, _ = runs["ppo"]
     records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]

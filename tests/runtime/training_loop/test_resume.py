@@ -693,6 +693,7 @@ def test_a_frozen_seed_that_is_given_something_else_goes_on() -> None:
     assert np.isfinite(history["losses/value_loss"][4:, 1]).all() and int(states.iteration[1]) == 6
 
 
+@pytest.mark.slow
 def test_a_seed_on_the_host_is_frozen() -> None:
     agent = small_ppo(hosted(probes.truncation(5)))
     driver = HostDriver(agent, [3, 5])
