@@ -17,6 +17,7 @@ import pytest
 import jaxrl
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.runtime.system.devices import shard_count, usable_cores
+from tests.helpers.breaks import BREAKS
 from tests.helpers.fresh_python import in_fresh_python
 from tests.helpers.paths import PACKAGE, ROOT
 
@@ -182,6 +183,14 @@ def test_no_test_imports_another() -> None:
     tests = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in (ROOT / "tests").rglob("test_*.py")}
     assert len(tests) > 100
     assert not {name: found for name, path in tests.items() if (found := imported_by(name, path) & set(tests) - {name})}
+
+
+def test_deliberate_mistakes_can_still_be_made() -> None:
+    """``tests.helpers.breaks`` names text that occurs once in the package, and test files that exist."""
+    assert len(BREAKS) >= 30
+    for mistake in BREAKS:
+        assert (PACKAGE / mistake.file).read_text(encoding="utf-8").count(mistake.old) == 1, mistake
+        assert (ROOT / "tests" / f"{mistake.noticed_by}.py").is_file(), mistake
 
 
 IMPURE = {"time", "datetime", "random", "threading", "multiprocessing", "concurrent", "subprocess", "socket", "logging", "os"}
