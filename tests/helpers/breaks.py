@@ -55,7 +55,9 @@ BREAKS = (
         ".sum(-1) <= size",
         "algorithms/test_sac",
     ),
-    Break("algorithms/common/soft_policy.py", "(entropy - target_entropy)", "(target_entropy - entropy)", "algorithms/test_sac_loss"),
+    Break(
+        "algorithms/common/soft_policy.py", "(entropy - target_entropy)", "(target_entropy - entropy)", "algorithms/test_sac_loss"
+    ),
     Break("algorithms/common/soft_policy.py", "-hyperparams.box_entropy", "hyperparams.box_entropy", "algorithms/test_sac_loss"),
     Break(
         "replay/uniform.py",
