@@ -83,7 +83,7 @@ BREAKS = (
     ),
     Break("training.py", "goes_on = alive & is_finite", "goes_on = is_finite", "core/test_training"),
     Break("runtime/checkpoint/manifest.py", "if digest_found != digest:", "if False:", "runtime/checkpoint/test_checkpoint"),
-    Break("runtime/checkpoint/manifest.py", "info.run != run", "False", "runtime/training_loop/test_odd_folders"),
+    Break("runtime/checkpoint/manifest.py", "info.run != run", "False", "runtime/checkpoint/test_ownership"),
     Break(
         "runtime/actors/dispatcher.py",
         "in self.members)) > self.max_restarts",

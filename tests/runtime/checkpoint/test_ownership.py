@@ -230,3 +230,12 @@ def test_a_lock_of_another_program_stays(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("of another program")
     RunFolder(tmp_path).close()
     assert (tmp_path / ".lock").read_text() == "of another program"
+
+
+def test_a_step_of_another_run_is_not_read(tmp_path: Path) -> None:
+    save(tmp_path, STATE, 5, run=RUN)
+    saved_by_us(tmp_path / "9", "another")
+    with pytest.warns(CheckpointWarning, match=r"was written by another run\. Using step 5 instead"):
+        assert restore(tmp_path, STATE, run=RUN)[1].step == 5
+    with pytest.raises(CheckpointError, match="was written by another run"):
+        restore(tmp_path, STATE, step=9, run=RUN)

@@ -82,6 +82,7 @@ def test_the_damaged_end_of_a_finished_run_is_trained_once_and_saved(damage: Cal
     assert_bit_equal(again, whole)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_told_and_not_taken(tmp_path: Path) -> None:
     mine, other = tmp_path / "mine", tmp_path / "other"
     whole, _ = train(cartpole("ppo"), tmp_path / "whole", LONG)
