@@ -37,8 +37,11 @@ DERIVATIVES: dict[str, Callable[[Layer], Callable[..., Any]]] = {
 }
 
 
+SHAPES = [((2, 4, 3), 5), ((9, 5), 1), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in (((2, 3), 5), ((2, 8, 6), 2)))]
+
+
 @pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize(("shape", "outputs"), [((2, 3), 5), ((2, 4, 3), 5), ((2, 8, 6), 2), ((9, 5), 1)])
+@pytest.mark.parametrize(("shape", "outputs"), SHAPES)
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_every_derivative_is_the_layers(name: str, shape: tuple[int, ...], outputs: int, has_bias: bool) -> None:
     rng = np.random.default_rng(0)

@@ -64,7 +64,7 @@ def sealed(rows: Any) -> Any:
     return rows._replace(valid=valid)
 
 
-@pytest.mark.parametrize("settings", [{}, {"replay": Prioritized()}])
+@pytest.mark.parametrize("settings", [{}, pytest.param({"replay": Prioritized()}, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("iterations", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_rows_are_stored_and_come_back(settings: dict[str, Any], iterations: int, tmp_path: Path) -> None:
     agent = small_dqn(probes.truncation(), **SIZES, **settings)

@@ -133,6 +133,7 @@ def test_late_workers_are_cut_short(collected: Collected) -> None:
     assert len(collected.notes) == 1 and "worker 2" in collected.notes[0]
 
 
+@pytest.mark.slow
 def test_padding_counts_for_nothing(collected: Collected) -> None:
     for rollout, metrics in zip(collected.rollouts, collected.metrics, strict=True):
         for worker, end in enumerate(ends(rollout)):
