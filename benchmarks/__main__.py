@@ -14,7 +14,7 @@ from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import PEERS, PeerError
 from benchmarks.protocol import WorkerError
 from benchmarks.report import render, score_table
-from benchmarks.summary import README_CASES, algorithm_table, fill, peer_table, read_speed
+from benchmarks.summary import README_CASES, algorithm_table, fill, newest, peer_table, read_speed
 
 RESULTS = Path("benchmarks/results")
 WORK = Path("runs/scores")
@@ -249,7 +249,7 @@ def documents(out: Path) -> dict[Path, dict[str, str]]:
     """Return the tables of each file that contains tables, made from the results in a folder."""
     scores, speed = pictures.read_scores(out / "scores"), read_speed(out)
     return {
-        Path("README.md"): {"algorithms": algorithm_table(scores), "speed": peer_table(speed, README_CASES)},
+        Path("README.md"): {"algorithms": algorithm_table(scores), "speed": peer_table(newest(speed), README_CASES)},
         Path("docs/results.md"): {
             "scores": score_table(scores),
             "speed": peer_table(speed),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -47,7 +48,18 @@ def load() -> float | None:
 
 def _cpu_model() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return model_in(Path("/proc/cpuinfo").read_text())
     except OSError:
         return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def model_in(cpuinfo: str) -> str:
+    """Return the name of the processor in the text of ``/proc/cpuinfo``.
+
+    Virtual machines may hide the number in the name. The family and the model then tell generations apart.
+    """
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in cpuinfo.splitlines())}
+    name = facts.get("model name", platform.processor())
+    if re.search(r"\d", name) or "cpu family" not in facts:
+        return name
+    return f"{name} (family {facts['cpu family']}, model {facts['model']})"

@@ -57,7 +57,11 @@ def log_prob_of(logits: Any, action: Any) -> Any:
 
 
 class PlainProgram:
-    """``jit(vmap(train))`` over keys."""
+    """``jit(vmap(train))`` over keys and initial parameters.
+
+    The parameters are drawn outside ``vmap``, one seed after another, because the QR decomposition of orthogonal matrices under
+    ``vmap`` can deadlock on a CPU with two cores.
+    """
 
     name, version = "plain JAX", importlib.metadata.version("jax")
 
@@ -73,11 +77,17 @@ class PlainProgram:
 
     # ------------------------------------------------------------------------------------------------------------- training
 
-    def _train_one(self, key: Any) -> Any:
-        key, network_key, reset_key = jax.random.split(key, 3)
+    def _train_all(self, keys: Any) -> Any:
+        return jax.vmap(self._train_one)(jax.lax.map(self._init, keys), keys)
+
+    def _init(self, key: Any) -> Any:
+        obs_shape = self._env.observation_space(self._env_params).shape
+        return self._network.init(jax.random.fold_in(key, 1), jnp.zeros((1, *obs_shape)))
+
+    def _train_one(self, params: Any, key: Any) -> Any:
+        key, reset_key = jax.random.split(key)
         keys = jax.random.split(reset_key, self._case.settings["num_envs"])
         obs, env_state = jax.vmap(self._env.reset, in_axes=(0, None))(keys, self._env_params)
-        params = self._network.init(network_key, obs)
         start = (params, self._optimizer.init(params), env_state, obs, key)
         return jax.lax.scan(self._iteration, start, None, self._iterations)[0][0]
 
@@ -149,10 +159,9 @@ class PlainProgram:
     def compile(self) -> tuple[float, int]:
         keys = self._keys(np.arange(self._case.num_seeds, dtype=np.uint32))
         start = time.perf_counter()
-        self._train = jax.jit(jax.vmap(self._train_one)).lower(keys).compile()
+        self._train = jax.jit(self._train_all).lower(keys).compile()
         seconds = time.perf_counter() - start
-        shapes = jax.eval_shape(self._train_one, jax.random.key(0))
-        return seconds, count_parameters(shapes)
+        return seconds, count_parameters(jax.eval_shape(self._init, jax.random.key(0)))
 
     def train(self, seeds: np.ndarray) -> tuple[Any, int]:
         params = jax.block_until_ready(self._train(self._keys(seeds)))

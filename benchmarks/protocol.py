@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 Handler = Callable[..., dict[str, Any]]
+ANSWER_SECONDS = 1800.0
+"""Time after which a worker that does not answer is killed: a peer's program can deadlock."""
 
 
 class WorkerError(RuntimeError):
@@ -30,14 +33,19 @@ class Worker:
         )
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """Send a command and return the worker's answer. Blocks until it arrives."""
+        """Send a command and return the worker's answer. Blocks until it arrives, at most ``ANSWER_SECONDS``."""
         assert self._process.stdin is not None and self._process.stdout is not None
+        deadline = threading.Timer(ANSWER_SECONDS, self.kill)
+        deadline.daemon = True
+        deadline.start()
         try:
             self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         except BrokenPipeError:
             answer = ""
+        finally:
+            deadline.cancel()
         if not answer:
             raise WorkerError(f"{' '.join(self._command)} ended with code {self._process.wait()} at {op!r}:\n{self._tail()}")
         return json.loads(answer)

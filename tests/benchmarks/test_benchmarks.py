@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from benchmarks import cases, claims, kernels, peer, pictures, report, scores, speed, summary, thin
+from benchmarks import cases, claims, kernels, machine, peer, pictures, protocol, report, scores, speed, summary, thin
 from benchmarks.__main__ import documents, main
 from benchmarks.experiments import EXPERIMENTS, Experiment
 from benchmarks.jaxrl_side import make_agent, make_program, make_random_agent, updates_alone
@@ -63,16 +63,31 @@ def test_kernels_prints_a_table(monkeypatch, capsys):
     assert cells(shown, "DQN, buffer 1M")[1:] == ["50", "250.5", "407"] and "PPO" not in shown
 
 
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n", "AMD EPYC (family 25, model 17)"),
+        ("cpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Intel Xeon 8175M\n", "Intel Xeon 8175M"),
+        ("model name\t: ARM\n", "ARM"),
+    ],
+)
+def test_processors_are_told_apart(cpuinfo, name):
+    assert machine.model_in(cpuinfo) == name
+
+
 # --------------------------------------------------------------------------------------------------------------------- workers
 
 WORKER = """
+import time
 from benchmarks.protocol import serve
 def add(a, b):
     print("stray output")
     return {"sum": a + b}
 def die():
     raise OSError("out of luck")
-serve({"add": add, "die": die})
+def hang():
+    time.sleep(60)
+serve({"add": add, "die": die, "hang": hang})
 """
 
 
@@ -82,6 +97,14 @@ def test_a_worker_answers_until_it_dies(tmp_path):
         with pytest.raises(WorkerError, match=r"ended with code 1 at 'die'") as error:
             worker.ask("die")
     assert "stray output" in str(error.value) and "OSError: out of luck" in str(error.value)
+
+
+def test_a_worker_that_does_not_answer_is_killed(tmp_path, monkeypatch):
+    with Worker([sys.executable, "-c", WORKER], clean_environment(tmp_path)) as worker:
+        assert worker.ask("add", a=1, b=2) == {"sum": 3}
+        monkeypatch.setattr(protocol, "ANSWER_SECONDS", 0.1)
+        with pytest.raises(WorkerError, match=r"ended with code -9 at 'hang'"):
+            worker.ask("hang")
 
 
 def test_workers_inherit_no_settings_of_jax(monkeypatch, tmp_path):

@@ -60,7 +60,8 @@ def run_flags() -> type[RunOptions]:
     for name, (group, field) in setting_fields(RunConfig).items():
         if name not in listed and name != "hyperparams":
             type_ = Literal[tuple(choices[name])] if name in choices else get_type_hints(group)[name]
-            flags.append((name, _flag(name, type_, field.default, field_docs(group)), dataclasses.field(default=field.default)))
+            text = field_docs(group)  # type: ignore[arg-type] # a class is hashable
+            flags.append((name, _flag(name, type_, field.default, text), dataclasses.field(default=field.default)))
     made = dataclasses.make_dataclass("RunFlags", flags, bases=(RunOptions,), frozen=True)
     made.__doc__ = RunOptions.__doc__
     return made
