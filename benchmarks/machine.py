@@ -28,7 +28,7 @@ def hardware() -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
     return {
-        "cpu": _cpu_model(),
+        "cpu": _this_cpu(),
         "cores": cores,
         "memory_bytes": memory,
         "system": platform.system(),
@@ -46,14 +46,14 @@ def load() -> float | None:
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
-def _cpu_model() -> str:
+def _this_cpu() -> str:
     try:
-        return model_in(Path("/proc/cpuinfo").read_text())
+        return cpu_model(Path("/proc/cpuinfo").read_text())
     except OSError:
         return platform.processor()
 
 
-def model_in(cpuinfo: str) -> str:
+def cpu_model(cpuinfo: str) -> str:
     """Return the name of the processor in the text of ``/proc/cpuinfo``.
 
     Virtual machines may hide the number in the name. The family and the model then tell generations apart.

@@ -45,9 +45,12 @@ class Worker:
         except BrokenPipeError:
             answer = ""
         finally:
+            is_late = not deadline.is_alive()
             deadline.cancel()
         if not answer:
-            raise WorkerError(f"{' '.join(self._command)} ended with code {self._process.wait()} at {op!r}:\n{self._tail()}")
+            late = f"did not answer {op!r} within {ANSWER_SECONDS:g} s, and was killed"
+            ended = f"ended with code {self._process.wait()} at {op!r}"
+            raise WorkerError(f"{' '.join(self._command)} {late if is_late else ended}:\n{self._tail()}")
         return json.loads(answer)
 
     def _tail(self) -> str:

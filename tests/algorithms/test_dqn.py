@@ -152,7 +152,13 @@ def counting_sgd(hyperparams: Any) -> optax.GradientTransformation:
 
 @pytest.mark.parametrize(
     "interval, tau, first_version",
-    [(3, 1.0, 0), (3, 0.25, 0), (1, 0.1, 0), (7, 0.5, 1_500_000_001)],
+    [
+        (3, 1.0, 0),
+        (3, 0.25, 0),
+        (1, 0.1, 0),
+        (7, 0.5, 1_500_000_001),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 1.0, 0), (7, 0.5, 0))),
+    ],
 )
 def test_the_target_changes_by_the_number_of_updates(interval: int, tau: float, first_version: int) -> None:
     """Two updates per iteration, also late in a run, when the number of updates exceeds 32 bits."""

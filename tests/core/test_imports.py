@@ -265,7 +265,7 @@ NEED_VALUES = {"gymnax:FourRooms-misc", "gymnax:MetaMaze-misc"}
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_building_an_agent_starts_no_backend(every: int) -> None:
-    """So ``run`` can still request one device per core: for every gymnax environment, envpool's, and a user's."""
+    """So ``run`` can still request one device per core: for gymnax's environments (a fifth, or all), envpool's, and a user's."""
     code = f"""
 import functools
 from jaxrl.xla.private_jax import backends_started

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests.helpers.agents import slow_unless
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.several_devices import DEVICES, SETTINGS
 
@@ -28,7 +29,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 each_algorithm = pytest.mark.parametrize(
-    "found", [pytest.param(name, marks=() if name == "ppo" else pytest.mark.slow) for name in SETTINGS], indirect=True
+    "found", [pytest.param(name, marks=slow_unless(name == "ppo")) for name in SETTINGS], indirect=True
 )
 
 

@@ -326,7 +326,7 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [pytest.param(name, marks=() if name == "ppo" else pytest.mark.slow) for name in ALIKE])
+@pytest.mark.parametrize("case", ALIKE)
 def test_devices_with_more_or_fewer_rows_learn_what_one_does(case: str) -> None:
     """Each valid row has the same weight in gradients, statistics and logs, on any device."""
     algorithm, settings = ALIKE[case]
@@ -353,11 +353,8 @@ def test_one_row_on_all_devices_counts_as_one() -> None:
     assert mean(x, valid).tolist() == [7.0, 7.0] and mean(x, valid & False).tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "who"),
-    [("ppo", {"updates": "all_reduced"}), pytest.param("a2c", {"gradients": "workers"}, marks=pytest.mark.slow)],
-)
 @pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "who"), [("ppo", {"updates": "all_reduced"}), ("a2c", {"gradients": "workers"})])
 def test_a_run_learns_from_rollouts_that_were_cut(algorithm: str, who: dict[str, str]) -> None:
     """One of two devices, or of two workers, has fewer rows. The clock decides whether later rollouts are complete."""
     agent = small(algorithm, ENV, num_envs=4, rollout_length=LENGTH)
