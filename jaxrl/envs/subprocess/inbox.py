@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import struct
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,8 +29,11 @@ class Garbled(Exception):
 class Inbox:
     """Reader of a connection whose other end calls ``send``. This end must not call ``recv``."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection | socket.socket) -> None:
         self._connection, self._begun = connection, bytearray()
+
+    def _receive(self) -> bytes:
+        return os.read(self._connection.fileno(), CHUNK)
 
     def read(self) -> list[Any]:
         """Return the messages that are now complete. Blocks only if no bytes have arrived.
@@ -38,7 +42,7 @@ class Inbox:
           EOFError, OSError: the connection has ended.
           Garbled: the bytes are not a message.
         """
-        if not (data := os.read(self._connection.fileno(), CHUNK)):
+        if not (data := self._receive()):
             raise EOFError
         self._begun += data
         messages = []

@@ -15,11 +15,12 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxrl.envs.subprocess.child import limit_of_files
+
+if TYPE_CHECKING:  # a process that only maps memory starts twice as fast without it
+    import numpy as np
 
 ALIGNMENT = 64
 """Bytes. XLA uses an array that starts at a multiple of this without a copy."""
@@ -42,6 +43,8 @@ class SharedMemoryLayout(NamedTuple):
 
 def layout_of(leaves: Sequence[Any]) -> SharedMemoryLayout:
     """Lay out leaves one after the other. Leaves are arrays, or anything with ``shape`` and ``dtype``."""
+    import numpy as np
+
     places, offset = [], 0
     for leaf in leaves:
         place = ArrayPlace(offset, tuple(leaf.shape), np.dtype(leaf.dtype))
@@ -54,9 +57,14 @@ def layout_of(leaves: Sequence[Any]) -> SharedMemoryLayout:
 class SharedMemory:
     """Block of memory that can be sent to other processes."""
 
-    def __init__(self, num_bytes: int, handle: int | None = None) -> None:
-        """Allocate memory, or map the block of another process from its ``handle``, which this object then closes."""
-        with _explaining(num_bytes):
+    def __init__(
+        self, num_bytes: int, handle: int | None = None, hint: str = "use fewer environments, or shorter rollouts"
+    ) -> None:
+        """Allocate memory, or map the block of another process from its ``handle``, which this object then closes.
+
+        ``hint`` ends the error if there is too little memory.
+        """
+        with _explaining(num_bytes, hint):
             self.handle = os.memfd_create("jaxrl") if handle is None else handle
             try:
                 if handle is None:
@@ -69,6 +77,8 @@ class SharedMemory:
 
     def arrays(self, layout: SharedMemoryLayout, when_done: Callable[[], object] | None = None) -> list[np.ndarray]:
         """Return the arrays in it. ``when_done`` is called once no reference to any of them, or to a part of one, is left."""
+        import numpy as np
+
         lease: Any = (ctypes.c_char * len(self.map)).from_buffer(self.map)
         if when_done is not None:
             weakref.finalize(lease, when_done).atexit = False
@@ -100,11 +110,11 @@ def received(connection: Connection, num_bytes: int) -> SharedMemory:
 
 
 @contextlib.contextmanager
-def _explaining(num_bytes: int) -> Iterator[None]:
+def _explaining(num_bytes: int, hint: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise OSError(error.errno, f"too many open files to share memory with workers: {limit_of_files()}") from error
         problem = f"{num_bytes / 2**20:.1f} MiB of memory to share with workers could not be allocated ({error.strerror})"
-        raise OSError(error.errno, f"{problem}: use fewer environments, or shorter rollouts") from error
+        raise OSError(error.errno, f"{problem}: {hint}") from error

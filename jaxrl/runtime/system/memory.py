@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import jax
+if TYPE_CHECKING:  # remote objects use this file without JAX
+    import jax
 
-from jaxrl.types import Agent
+    from jaxrl.types import Agent
 
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")

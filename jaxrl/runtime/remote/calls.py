@@ -1,0 +1,192 @@
+"""``CallQueue``: the calls of one remote object, in order, whichever engine executes them. Does not import jax."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+from jaxrl.envs.subprocess.child import RemoteTraceback
+from jaxrl.runtime.remote.errors import RemoteError, WorkerLost
+from jaxrl.runtime.remote.holder import Exceptional
+from jaxrl.runtime.remote.resources import Resources
+from jaxrl.runtime.remote.values import Packed, unpack
+
+START = ""
+"""Stands for the name of the method in the request that makes the object."""
+
+Outcomes = list[Callable[[], object]]
+"""Functions that complete futures. They are called without the lock, as a user's callbacks may do anything."""
+
+
+class Request:
+    """A call, or the request to make the object."""
+
+    def __init__(self, method: str, body: Any, references: Sequence[Any] = (), discard: Callable[[], object] = int) -> None:
+        """
+        Args:
+          body: the arguments, as the engine sends them.
+          references: shared values among the arguments, which must exist until the answer.
+          discard: called if the request is never sent.
+        """
+        self.method, self.body, self.references, self.discard = method, body, references, discard
+        self.future: Future[Any] = Future()
+
+
+class Job(NamedTuple):
+    """Remote object that a user asked for."""
+
+    name: str
+    """Text for errors, such as "Simulator 0"."""
+    body: Any
+    """``(function, arguments, keywords)`` that make it, as the engine sends them."""
+    resources: Resources
+    restarts: int
+    timeout: float | None
+    """Seconds that making it or a call may take."""
+
+
+class Worker(Protocol):
+    """Process that holds a remote object."""
+
+    def send(self, request: Request) -> bool:
+        """Send a request. Return whether there is room for another one at once."""
+
+    def end(self) -> None:
+        """End the process, now."""
+
+
+class CallQueue:
+    """Calls of one object: those that wait, and those sent to its worker, which answers in the order of sending.
+
+    A worker begins a request after it has answered those before, so if it is lost, only the oldest request without an answer can
+    have been executed in part. That one fails. If the worker is replaced, the others are sent to the new one.
+
+    All methods but ``call`` are called with the lock.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        lock: threading.Lock,
+        start_worker: Callable[[CallQueue], Worker],
+        *,
+        most: int,
+        where: str,
+        note: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+          start_worker: starts a process for the object.
+          most: number of requests that may be sent before their answers.
+          where: end of a message that names the log.
+          note: called with one line per restart.
+        """
+        self.job, self.lock, self._start_worker, self._most = job, lock, start_worker, most
+        self.where, self._note = where, note
+        self.waiting, self.sent = deque[Request](), deque[Request]()
+        self.restarts = 0
+        self.error: Callable[[], Exception] | None = None
+        """Makes the error for further calls; None while the object exists."""
+        self.ready: Future[None] = Future()
+        """Completed when the object is made."""
+        self.worker = start_worker(self)
+        self._ask_to_start()
+
+    def _ask_to_start(self) -> None:
+        start = Request(START, self.job.body)
+        if not self.ready.done():
+            start.future = self.ready
+        self.waiting.appendleft(start)
+        self.fill()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.waiting and not self.sent
+
+    def call(self, request: Request) -> Future[Any]:
+        """Add a request, and send it if there is room."""
+        with self.lock:
+            if self.error is not None:
+                request.discard()
+                raise self.error()
+            self.waiting.append(request)
+            self.fill()
+        return request.future
+
+    def fill(self) -> None:
+        """Send waiting requests while there is room."""
+        has_room = True
+        while has_room and self.waiting and len(self.sent) < self._most:
+            request = self.waiting.popleft()
+            if request.future.running() or request.future.set_running_or_notify_cancel():
+                self.sent.append(request)
+                has_room = self.worker.send(request)
+            else:
+                request.discard()
+
+    def answered(self, outcome: Packed | Exceptional) -> Outcomes:
+        """Handle the answer to the oldest request that was sent."""
+        request = self.sent.popleft()
+        if isinstance(outcome, Packed):
+            self.fill()
+            return [lambda: self._deliver(request, outcome)]
+        if request.method == START:
+            return self.finish(lambda: self._remote_error(request, outcome), [request])
+        self.fill()
+        return [lambda: request.future.set_exception(self._remote_error(request, outcome))]
+
+    def _deliver(self, request: Request, outcome: Packed) -> None:
+        try:
+            value = unpack(outcome)
+        except Exception as error:
+            text = f"the result of {self.job.name}.{request.method} cannot be loaded here: {type(error).__name__}: {error}"
+            request.future.set_exception(RemoteError(text, type(error).__name__, str(error)))
+        else:
+            request.future.set_result(value)
+
+    def _remote_error(self, request: Request, raised: Exceptional) -> RemoteError:
+        what = f"{self.job.name}.{request.method}" if request.method else self.job.name
+        error = RemoteError(f"{what} raised {raised.type_name}: {raised.message}{self.where}", raised.type_name, raised.message)
+        error.__cause__ = RemoteTraceback(raised.traceback)
+        return error
+
+    def lost(self, how: str, kind: type[Exception] = WorkerLost) -> Outcomes:
+        """Handle the loss of the worker, and replace it if that is allowed.
+
+        Args:
+          how: predicate of the worker, such as "was killed by SIGKILL".
+          kind: type of the error of the request in progress.
+        """
+        request = self.sent.popleft() if self.sent else None
+        when = "between two calls" if request is None else f"during {request.method}" if request.method else "at its start"
+        reason = f"the worker of {self.job.name} {how} {when}"
+        failed = [request] if request is not None and request.method else []
+        if self.restarts >= self.job.restarts:
+            text = f"{reason}{f', after {self.restarts} restarts' if self.job.restarts else ''}{self.where}"
+            first: Outcomes = [] if request is None else [lambda: _fail(request.future, kind(text))]
+            return first + self.finish(lambda: WorkerLost(text))
+        self.restarts += 1
+        self._note(f"{reason}; replaced (restart {self.restarts} of {self.job.restarts})")
+        self.waiting.extendleft(reversed(self.sent))
+        self.sent.clear()
+        self.worker = self._start_worker(self)
+        self._ask_to_start()
+        return [lambda each=each: _fail(each.future, kind(f"{reason}{self.where}")) for each in failed]
+
+    def finish(self, error: Callable[[], Exception], failed: Sequence[Request] = ()) -> Outcomes:
+        """End the object. These requests, and all without an answer, fail with the error, as do further calls."""
+        self.error = error
+        left = [*failed, *self.sent, *self.waiting]
+        self.sent.clear()
+        self.waiting.clear()
+        self.worker.end()
+        return [lambda each=each: _fail(each.future, error()) for each in left]
+
+
+def _fail(future: Future[Any], error: Exception) -> None:
+    """Complete a future with an error, unless the user has cancelled it."""
+    if not future.done() and (future.running() or future.set_running_or_notify_cancel()):
+        future.set_exception(error)

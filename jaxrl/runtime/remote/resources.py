@@ -1,0 +1,106 @@
+"""CPUs, GPUs and memory that remote objects ask for. Does not import jax."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxrl.runtime.remote.errors import NotEnough
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+PROCESSES = Path("/proc")
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Resources(NamedTuple):
+    """What an object asks for, or a machine has."""
+
+    cpus: float
+    gpus: float
+    memory: int
+    """Bytes; 0: without a limit."""
+
+    def __str__(self) -> str:
+        texts = [f"{self.cpus:g} CPU{'s' * (self.cpus != 1)}"]
+        texts += [f"{self.gpus:g} GPU{'s' * (self.gpus != 1)}"] if self.gpus else []
+        texts += [f"{show_size(self.memory)} of memory"] if self.memory else []
+        return ", ".join(texts)
+
+
+def asked(cpus: object, gpus: object, memory: object) -> Resources:
+    """Check what an object asks for.
+
+    Raises:
+      TypeError, ValueError: it is not a number, or negative.
+    """
+    return Resources(_number("cpus", cpus), _number("gpus", gpus), 0 if memory is None else parse_size("memory", memory))
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}={value!r} must be a number, such as 1 or 0.5")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name}={value!r} must be a number of at least 0, such as 1 or 0.5")
+    return value
+
+
+def parse_size(name: str, value: object) -> int:
+    """Return the bytes that ``value`` stands for: a whole number, or text such as "2GB", "512 MiB" or "1.5G"."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", value.upper()) if isinstance(value, str) else None
+    if found is None or found[2] not in UNITS or not (size := round(float(found[1]) * UNITS[found[2]])):
+        wrong: type[Exception] = ValueError if isinstance(value, str | int | float) and not isinstance(value, bool) else TypeError
+        raise wrong(f'{name}={value!r} must be a number of bytes, or text such as "2GB" or "512MiB"')
+    return size
+
+
+def show_size(count: float) -> str:
+    """Format bytes in the units that ``parse_size`` reads."""
+    power = next(p for p in (4, 3, 2, 1, 0) if count >= 1000**p or not p)
+    return f"{count / 1000**power:.3g} {('B', 'KB', 'MB', 'GB', 'TB')[power]}"
+
+
+def check_enough(what: str, wanted: Resources, total: Resources, used: Iterable[Resources], hint: str) -> None:
+    """Check that an object fits beside the others.
+
+    Raises:
+      NotEnough: it does not. ``hint`` says how to get more.
+    """
+    others = list(used)
+    for name, one, many in (("cpus", "CPU", "CPUs"), ("gpus", "GPU", "GPUs"), ("memory", "", "")):
+        want, have, taken = getattr(wanted, name), getattr(total, name), sum(getattr(other, name) for other in others)
+        if not want or want <= have - taken + 1e-9:
+            continue
+
+        def show(count: float, one: str = one, many: str = many) -> str:
+            return f"{count:g} {one if count == 1 else many}" if one else f"{show_size(count)} of memory"
+
+        rest = f", of which {show(taken)} are in use by {len(others)} other object{'s' * (len(others) != 1)}" if taken else ""
+        raise NotEnough(f"{what} asks for {show(want)}, and there are {show(have)}{rest}: {hint}")
+
+
+def memory_in_use(groups: Iterable[int]) -> dict[int, int]:
+    """Return the bytes that each of these process groups uses. Memory that processes share is not counted."""
+    totals = dict.fromkeys(groups, 0)
+    if not totals:
+        return totals
+    for folder in PROCESSES.glob("[0-9]*"):
+        try:
+            group = int((folder / "stat").read_text().rpartition(")")[2].split()[2])
+            if group in totals:
+                resident, shared = map(int, (folder / "statm").read_text().split()[1:3])
+                totals[group] += (resident - shared) * PAGE
+        except (OSError, IndexError, ValueError):  # the process has ended
+            continue
+    return totals
+
+
+def machine(cpus: int, gpus: int) -> Resources:
+    """Return what this machine has."""
+    return Resources(cpus, gpus, os.sysconf("SC_PHYS_PAGES") * PAGE)
