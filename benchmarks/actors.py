@@ -28,7 +28,7 @@ from jaxrl.runtime.actors.central_inference import CentralSampler
 from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.samplers.asynchronous import AsyncSampler
 from jaxrl.runtime.samplers.sampler import HostSampler, Sampler
-from jaxrl.runtime.system.devices import usable_cores
+from jaxrl.runtime.system.cores import usable_cores
 from jaxrl.types import Agent
 
 AHEAD = 2

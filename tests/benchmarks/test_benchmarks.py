@@ -23,7 +23,7 @@ from benchmarks.worker import Session, count_launches
 from jaxrl.agent import state_shapes
 from jaxrl.algorithms.presets import PRESETS
 from jaxrl.metrics import to_floats
-from jaxrl.runtime.system.devices import usable_cores
+from jaxrl.runtime.system.cores import usable_cores
 from jaxrl.runtime.trainers import device_layout
 from tests.helpers.agents import slow_unless
 

@@ -16,14 +16,15 @@ import pytest
 
 import jaxrl
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.runtime.system.devices import shard_count, usable_cores
+from jaxrl.runtime.system.cores import usable_cores
+from jaxrl.runtime.system.devices import shard_count
 from tests.helpers.breaks import BREAKS
 from tests.helpers.fresh_python import in_fresh_python
 from tests.helpers.paths import PACKAGE, ROOT
 
 HEAVY = ("flax", "orbax", "envpool", "gymnax", "optax", "matplotlib", "jax", "numpy", "gymnasium", "rich", "tyro")
-SHELL = ("jaxrl", "jaxrl.__main__")
-"""The package itself, whose table of names imports on first use, and the command line."""
+SHELL = ("jaxrl", "jaxrl.__main__", "jaxrl.remote")
+"""The package itself, whose table of names imports on first use, the command line, and the public names of a part of the runtime."""
 
 
 def module_name(path: Path) -> str:
@@ -101,6 +102,7 @@ def test_arrows_point_down_only(name: str) -> None:
 
 ROOMS = (
     "system",
+    "remote",
     "logs",
     "distributed",
     "checkpoint",

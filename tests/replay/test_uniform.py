@@ -18,7 +18,7 @@ from jaxrl.replay import Draw, Replay
 from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.uniform import CANDIDATES, ReplayState, places, uniform_replay
-from jaxrl.runtime.system.devices import usable_cores
+from jaxrl.runtime.system.cores import usable_cores
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, small_dqn
 from tests.helpers.numbered_rows import ALL, ENVS, EXAMPLE, KEY, Numbered, numbered_rows

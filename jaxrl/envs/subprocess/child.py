@@ -135,9 +135,10 @@ class Child:
         """Kill the process and all its descendants. Its pid cannot be reused until it is reaped."""
         kill_all([self])
 
-    def how_it_ended(self) -> str:
-        """Describe how a process ended whose connection is closed. If it is still running, it is killed."""
-        deadline = time.monotonic() + ENDING
+    def how_it_ended(self, patience: float = ENDING) -> str:
+        """Describe how a process ended whose connection is closed. If it is still running after ``patience`` seconds, it is
+        killed."""
+        deadline = time.monotonic() + patience
         while not (by_itself := self.has_ended) and time.monotonic() < deadline:
             time.sleep(0.002)
         self.kill()

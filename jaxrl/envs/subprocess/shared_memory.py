@@ -15,12 +15,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from jaxrl.envs.subprocess.child import limit_of_files
-
-if TYPE_CHECKING:  # a process that only maps memory starts twice as fast without it
-    import numpy as np
 
 ALIGNMENT = 64
 """Bytes. XLA uses an array that starts at a multiple of this without a copy."""
@@ -43,8 +42,6 @@ class SharedMemoryLayout(NamedTuple):
 
 def layout_of(leaves: Sequence[Any]) -> SharedMemoryLayout:
     """Lay out leaves one after the other. Leaves are arrays, or anything with ``shape`` and ``dtype``."""
-    import numpy as np
-
     places, offset = [], 0
     for leaf in leaves:
         place = ArrayPlace(offset, tuple(leaf.shape), np.dtype(leaf.dtype))
@@ -77,8 +74,6 @@ class SharedMemory:
 
     def arrays(self, layout: SharedMemoryLayout, when_done: Callable[[], object] | None = None) -> list[np.ndarray]:
         """Return the arrays in it. ``when_done`` is called once no reference to any of them, or to a part of one, is left."""
-        import numpy as np
-
         lease: Any = (ctypes.c_char * len(self.map)).from_buffer(self.map)
         if when_done is not None:
             weakref.finalize(lease, when_done).atexit = False

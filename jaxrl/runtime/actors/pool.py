@@ -23,7 +23,8 @@ from jaxrl.runtime.actors.stragglers import cut_rows, enough
 from jaxrl.runtime.actors.worker_handle import WorkerHandle, shares
 from jaxrl.runtime.samplers.diagnostics import Stopwatch, WorkerState
 from jaxrl.runtime.samplers.sampler import host_env
-from jaxrl.runtime.system.devices import cpu_devices, threads_per_worker
+from jaxrl.runtime.system.cores import cpu_worker
+from jaxrl.runtime.system.devices import threads_per_worker
 from jaxrl.settings.aliases import unknown
 from jaxrl.settings.validation import Range, check_count, check_number
 from jaxrl.types import Agent, Key, Metrics, Policy, PyTree, Rollout
@@ -197,7 +198,7 @@ def _members(
         log_folder.mkdir(parents=True, exist_ok=True)
     cores = sorted(os.sched_getaffinity(0)) if pin else []
     # One XLA device with one thread, on the CPU.
-    variables = {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "1", "OMP_NUM_THREADS": "1", **cpu_devices(1)}
+    variables = cpu_worker()
     members = []
     for worker, (first_id, num_envs) in enumerate(shares(agent.num_envs, num_workers)):
         job = WorkerJob(

@@ -12,7 +12,8 @@ from jaxrl.agent import state_shapes
 from jaxrl.builder.spec import algorithm_name
 from jaxrl.replay.sequence import SequenceState
 from jaxrl.runtime.distributed.group import current
-from jaxrl.runtime.system.devices import threads_per_worker, usable_cores
+from jaxrl.runtime.system.cores import usable_cores
+from jaxrl.runtime.system.devices import threads_per_worker
 from jaxrl.settings.aliases import nearest, unknown
 from jaxrl.settings.validation import CountOrZero, Positive, PositiveUnit, checked, setting_types
 from jaxrl.types import Agent, HostEnv

@@ -56,7 +56,8 @@ def probe(*, restores: bool) -> Iterator[dict[str, Any]]:
     import numpy as np
 
     from jaxrl.registry import ALGORITHMS
-    from jaxrl.runtime.system.devices import cache_folder, enable_compilation_cache, request_cpu_devices, usable_cores
+    from jaxrl.runtime.system.cores import usable_cores
+    from jaxrl.runtime.system.devices import cache_folder, enable_compilation_cache, request_cpu_devices
     from jaxrl.runtime.trainers.device_layout import open_fused
     from jaxrl.xla.private_jax import setting
 

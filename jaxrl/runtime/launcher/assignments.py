@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jaxrl.runtime.distributed.cluster import COORDINATOR, HEARTBEAT, NUM_PROCESSES, PROCESS_ID
 from jaxrl.runtime.distributed.messages import SECRET
-from jaxrl.runtime.system.devices import cpu_devices, usable_cores
+from jaxrl.runtime.system.cores import cpu_devices, usable_cores
 from jaxrl.runtime.system.gpus import count_gpus, gpus_excluded
 
 GPUS = "CUDA_VISIBLE_DEVICES"

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from jaxrl.runtime.system.devices import usable_cores
+from jaxrl.runtime.system.cores import usable_cores
 from jaxrl.version import __version__
 from jaxrl.xla.cache_blocking import cached_bytes
 

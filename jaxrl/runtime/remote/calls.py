@@ -51,8 +51,12 @@ class Job(NamedTuple):
 class Worker(Protocol):
     """Process that holds a remote object."""
 
-    def send(self, request: Request) -> bool:
-        """Send a request. Return whether there is room for another one at once."""
+    @property
+    def has_room(self) -> bool:
+        """Whether a request can be sent at once."""
+
+    def send(self, request: Request) -> None:
+        """Send a request."""
 
     def end(self) -> None:
         """End the process, now."""
@@ -92,7 +96,9 @@ class CallQueue:
         """Makes the error for further calls; None while the object exists."""
         self.ready: Future[None] = Future()
         """Completed when the object is made."""
-        self.worker = start_worker(self)
+        self.gone = threading.Event()
+        """Set when the object has ended."""
+        self.worker: Any = start_worker(self)
         self._ask_to_start()
 
     def _ask_to_start(self) -> None:
@@ -118,12 +124,11 @@ class CallQueue:
 
     def fill(self) -> None:
         """Send waiting requests while there is room."""
-        has_room = True
-        while has_room and self.waiting and len(self.sent) < self._most:
+        while self.waiting and len(self.sent) < self._most and self.worker.has_room:
             request = self.waiting.popleft()
             if request.future.running() or request.future.set_running_or_notify_cancel():
                 self.sent.append(request)
-                has_room = self.worker.send(request)
+                self.worker.send(request)
             else:
                 request.discard()
 
@@ -164,17 +169,21 @@ class CallQueue:
         when = "between two calls" if request is None else f"during {request.method}" if request.method else "at its start"
         reason = f"the worker of {self.job.name} {how} {when}"
         failed = [request] if request is not None and request.method else []
-        if self.restarts >= self.job.restarts:
-            text = f"{reason}{f', after {self.restarts} restarts' if self.job.restarts else ''}{self.where}"
-            first: Outcomes = [] if request is None else [lambda: _fail(request.future, kind(text))]
-            return first + self.finish(lambda: WorkerLost(text))
-        self.restarts += 1
-        self._note(f"{reason}; replaced (restart {self.restarts} of {self.job.restarts})")
-        self.waiting.extendleft(reversed(self.sent))
-        self.sent.clear()
-        self.worker = self._start_worker(self)
-        self._ask_to_start()
-        return [lambda each=each: _fail(each.future, kind(f"{reason}{self.where}")) for each in failed]
+        text = f"{reason}{f', after {self.restarts} restarts' if self.restarts else ''}{self.where}"
+        if self.restarts < self.job.restarts:
+            self.restarts += 1
+            self._note(f"{reason}; replaced (restart {self.restarts} of {self.job.restarts})")
+            self.waiting.extendleft(reversed(self.sent))
+            self.sent.clear()
+            try:
+                self.worker = self._start_worker(self)
+            except OSError as error:
+                text = f"{reason}, and cannot be replaced: {error}"
+            else:
+                self._ask_to_start()
+                return [_failing(each, lambda: kind(f"{reason}{self.where}")) for each in failed]
+        first: Outcomes = [] if request is None else [_failing(request, lambda: kind(text))]
+        return first + self.finish(lambda: WorkerLost(text))
 
     def finish(self, error: Callable[[], Exception], failed: Sequence[Request] = ()) -> Outcomes:
         """End the object. These requests, and all without an answer, fail with the error, as do further calls."""
@@ -183,10 +192,15 @@ class CallQueue:
         self.sent.clear()
         self.waiting.clear()
         self.worker.end()
-        return [lambda each=each: _fail(each.future, error()) for each in left]
+        return [_failing(each, error) for each in left]
 
 
-def _fail(future: Future[Any], error: Exception) -> None:
-    """Complete a future with an error, unless the user has cancelled it."""
-    if not future.done() and (future.running() or future.set_running_or_notify_cancel()):
-        future.set_exception(error)
+def _failing(request: Request, error: Callable[[], Exception]) -> Callable[[], None]:
+    """Return a function that completes a request's future with an error, unless the user has cancelled it."""
+
+    def fail() -> None:
+        future = request.future
+        if not future.done() and (future.running() or future.set_running_or_notify_cancel()):
+            future.set_exception(error())
+
+    return fail

@@ -13,7 +13,7 @@ from jaxrl.runtime.remote.values import Packed, pack, unpack
 class Slot(NamedTuple):
     """Place of a shared value among the arguments of a call."""
 
-    index: int
+    number: int
 
 
 class Exceptional(NamedTuple):
@@ -46,8 +46,8 @@ class Holder:
             args, keywords = unpack(arguments)
             if shared:
                 values = [unpack(each) for each in shared]
-                args = [values[each.index] if isinstance(each, Slot) else each for each in args]
-                keywords = {key: values[each.index] if isinstance(each, Slot) else each for key, each in keywords.items()}
+                args = [values[each.number] if isinstance(each, Slot) else each for each in args]
+                keywords = {key: values[each.number] if isinstance(each, Slot) else each for key, each in keywords.items()}
             result = self._method(name)(*args, **keywords)
             self._end_forks()
         except Exception as error:
@@ -66,7 +66,8 @@ class Holder:
         if found is not None:
             raise AttributeError(f"{kind}.{name} is not a method: only methods can be called, so write one that returns it")
         names = [each for each in dir(self._object) if not each.startswith("_") and callable(getattr(self._object, each, None))]
-        raise AttributeError(f"{kind} has no method {name!r}.{hint_or(similar(name, names, 0.6), f'It has {", ".join(names)}')}")
+        listing = f"It has {', '.join(names) or 'none'}"
+        raise AttributeError(f"{kind} has no method {name!r}.{hint_or(similar(name, names, 0.6), listing)}")
 
     def _exceptional(self, error: Exception) -> Exceptional:
         self._end_forks()

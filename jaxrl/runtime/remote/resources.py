@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl.runtime.remote.errors import NotEnough
+from jaxrl.runtime.system.gpus import count_gpus, gpus_excluded
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
@@ -73,16 +74,13 @@ def check_enough(what: str, wanted: Resources, total: Resources, used: Iterable[
       NotEnough: it does not. ``hint`` says how to get more.
     """
     others = list(used)
-    for name, one, many in (("cpus", "CPU", "CPUs"), ("gpus", "GPU", "GPUs"), ("memory", "", "")):
+    for name in wanted._fields:
         want, have, taken = getattr(wanted, name), getattr(total, name), sum(getattr(other, name) for other in others)
-        if not want or want <= have - taken + 1e-9:
-            continue
-
-        def show(count: float, one: str = one, many: str = many) -> str:
-            return f"{count:g} {one if count == 1 else many}" if one else f"{show_size(count)} of memory"
-
-        rest = f", of which {show(taken)} are in use by {len(others)} other object{'s' * (len(others) != 1)}" if taken else ""
-        raise NotEnough(f"{what} asks for {show(want)}, and there are {show(have)}{rest}: {hint}")
+        if want and want > have - taken + 1e-9:
+            wants, has, took = (show_size(n) if name == "memory" else f"{n:g}" for n in (want, have, taken))
+            kind = "of memory" if name == "memory" else f"{name[:-1].upper()}{'s' * (want != 1)}"
+            rest = f", of which other objects have {took}" if taken else ""
+            raise NotEnough(f"{what} asks for {wants} {kind}, and there are {has}{rest}: {hint}")
 
 
 def memory_in_use(groups: Iterable[int]) -> dict[int, int]:
@@ -101,6 +99,42 @@ def memory_in_use(groups: Iterable[int]) -> dict[int, int]:
     return totals
 
 
+class Gpus:
+    """GPUs of this machine, of which objects have whole ones, or share one by fractions."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._left = dict.fromkeys(ids, 1.0)
+
+    def take(self, wanted: float) -> dict[str, float]:
+        """Return the share of each GPU that an object gets.
+
+        Raises:
+          NotEnough: none has that much left.
+          ValueError: more than one GPU, and not a whole number of them.
+        """
+        if wanted > 1 and wanted % 1:
+            raise ValueError(f"gpus={wanted:g} must be a whole number, or a fraction of one GPU")
+        share = min(wanted, 1.0)
+        chosen = [name for name, left in self._left.items() if left >= share - 1e-9][: max(1, int(wanted))] if wanted else []
+        if len(chosen) * share < wanted - 1e-9:
+            raise NotEnough(f"gpus={wanted:g}: other objects have a part of each GPU that is left")
+        for name in chosen:
+            self._left[name] -= share
+        return dict.fromkeys(chosen, share)
+
+    def give_back(self, shares: Mapping[str, float]) -> None:
+        for name, share in shares.items():
+            self._left[name] += share
+
+
 def machine(cpus: int, gpus: int) -> Resources:
     """Return what this machine has."""
     return Resources(cpus, gpus, os.sysconf("SC_PHYS_PAGES") * PAGE)
+
+
+def visible_gpus() -> list[str]:
+    """Return the names of the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if gpus_excluded():
+        return []
+    return [str(n) for n in range(count_gpus())] if listed is None else [name for name in listed.split(",") if name.strip()]

@@ -40,7 +40,7 @@ def pack(value: Any) -> Packed:
     except Exception:  # a class may raise anything from __reduce__
         by_value = True
     if by_value:
-        import cloudpickle
+        import cloudpickle  # type: ignore[import-untyped]
 
         buffers.clear()
         try:

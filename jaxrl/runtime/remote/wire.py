@@ -122,12 +122,13 @@ def send_some(sender: socket.socket, data: Any, handles: Sequence[int], flags: i
 class Mailbox(Inbox):
     """Reader of messages and of the file descriptors that come with them."""
 
-    def __init__(self, receiver: socket.socket) -> None:
+    def __init__(self, receiver: socket.socket, flags: int = 0) -> None:
+        """``flags`` are those of the system's recvmsg. With MSG_DONTWAIT, ``read`` raises BlockingIOError instead of waiting."""
         super().__init__(receiver)
-        self._receiver, self._handles = receiver, deque[int]()
+        self._receiver, self._flags, self._handles = receiver, flags | CLOSE_ON_EXEC, deque[int]()
 
     def _receive(self) -> bytes:
-        data, handles, _, _ = socket.recv_fds(self._receiver, CHUNK, 8, CLOSE_ON_EXEC)
+        data, handles, _, _ = socket.recv_fds(self._receiver, CHUNK, 8, self._flags)
         self._handles.extend(handles)
         return data
 

@@ -7,7 +7,6 @@ import hashlib
 import math
 import os
 import platform
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -15,15 +14,11 @@ from typing import NamedTuple
 import jax
 
 from jaxrl.envs import runs_on_host
+from jaxrl.runtime.system.cores import usable_cores
 from jaxrl.runtime.system.disk import at_home
 from jaxrl.xla.private_jax import setting
 
 CACHE_VARIABLE = "JAXRL_CACHE_DIR"
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads_per_worker(num_workers: int) -> int:
@@ -57,12 +52,6 @@ def request_devices_for(env_ids: Iterable[str]) -> None:
     """
     if not all(map(runs_on_host, env_ids)):
         request_cpu_devices()
-
-
-def cpu_devices(number: int) -> dict[str, str]:
-    """Return variables that give a child process ``number`` CPU devices, regardless of the settings of this process."""
-    flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
-    return {"JAX_NUM_CPU_DEVICES": str(number), "XLA_FLAGS": flags}
 
 
 class DeviceLayout(NamedTuple):

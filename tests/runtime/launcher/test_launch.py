@@ -23,7 +23,7 @@ from jaxrl.runtime.launcher import assignments, group, supervisor
 from jaxrl.runtime.launcher.output import LONGEST, RankOutput
 from jaxrl.runtime.launcher.process import Fault, Kind
 from jaxrl.runtime.launcher.supervisor import LaunchPlan, supervise
-from jaxrl.runtime.system.devices import cpu_devices
+from jaxrl.runtime.system.cores import cpu_devices
 from tests.helpers.command_line import start
 from tests.helpers.processes.children import runs, soon
 

@@ -1,0 +1,167 @@
+"""Objects that tests run in other processes, on any engine of ``jaxrl.remote``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl import remote
+
+
+class Counter:
+    """Object that counts its calls, and fails in all ways."""
+
+    def __init__(self, start: int = 0, fault: str = "") -> None:
+        self.count, self.kept = start, list[Any]()
+        if fault == "raise":
+            raise ValueError(f"cannot start at {start}")
+        if fault == "exit":
+            os._exit(5)
+        if fault == "sleep":
+            time.sleep(600)
+        if fault.startswith("/"):  # ends the process until a file of this name exists
+            if not os.path.exists(fault):
+                Path(fault).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def add(self, number: int = 1) -> int:
+        self.count += number
+        return self.count
+
+    def slow_add(self, seconds: float) -> int:
+        time.sleep(seconds)
+        return self.add()
+
+    def mark(self, path: str) -> int:
+        """Append a character to a file, so that a test can count calls over several processes."""
+        with open(path, "a") as file:
+            file.write("x")
+        return self.add()
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def same(self, *values: Any, **named: Any) -> Any:
+        return values[0] if len(values) == 1 and not named else (values, named)
+
+    def total(self, *arrays: np.ndarray) -> float:
+        return float(sum(array.sum() for array in arrays))
+
+    def keep(self, value: Any) -> None:
+        self.kept.append(value)
+
+    def kept_total(self) -> float:
+        return self.total(*self.kept)
+
+    def ones(self, size: int) -> np.ndarray:
+        return np.ones(size, np.uint8)
+
+    def write(self, array: np.ndarray) -> None:
+        array[0] = 1
+
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
+    def modules(self) -> list[str]:
+        return sorted({name.partition(".")[0] for name in sys.modules})
+
+    def raises(self, text: str = "this went\nwrong") -> None:
+        raise KeyError(text)
+
+    def raises_what_cannot_be_loaded(self) -> None:
+        class Local(Exception):
+            def __init__(self, one: int, two: int) -> None:
+                super().__init__("of a local class")
+
+        raise Local(1, 2)
+
+    def lock(self) -> Any:
+        return threading.Lock()
+
+    def exit(self, code: int = 3) -> None:
+        os._exit(code)
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def stop(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def close_everything(self) -> None:
+        os.closerange(3, 256)
+        time.sleep(600)
+
+    def fork(self) -> int:
+        """Fork, and return in both processes."""
+        return os.fork()
+
+    def start_program(self) -> int:
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True).pid
+
+    def print_megabytes(self) -> int:
+        return len([print("x" * 1000) for _ in range(4000)])
+
+    def fill_memory(self, megabytes: int) -> None:
+        self.kept.append(np.ones(megabytes * 10**6, np.uint8))
+        time.sleep(600)
+
+    def nested(self) -> int:
+        """Open a cluster in this process."""
+        with remote.open(cpus=1) as cluster:
+            return cluster.start(Counter, 41).call("add").result(60)
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def square_or_fail(number: int) -> int:
+    if number == 3:
+        raise ValueError("three is not allowed")
+    return number * number
+
+
+class DiesOnce:
+    """Function whose process dies the first time it meets an item."""
+
+    def __init__(self, folder: Path, items: tuple[int, ...]) -> None:
+        self.folder, self.items = folder, items
+
+    def __call__(self, number: int) -> int:
+        seen = self.folder / str(number)
+        if number in self.items and not seen.exists():
+            seen.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number * number
+
+
+@remote.remote_class
+class Simulator:
+    """Class with the decorator."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def play(self, number: int) -> int:
+        """Return the seed and a number, added."""
+        return self.seed + number
+
+
+@remote.remote_class(wait=True, restarts=1)
+class WaitingSimulator:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def play(self, number: int = 0) -> int:
+        return self.seed + number
+
+    def die(self) -> None:
+        os._exit(3)

@@ -1,0 +1,542 @@
+"""Remote objects: calls, values, failures, and ends, the same on each engine."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxrl import remote
+from jaxrl.runtime.remote.decorator import RemoteProxy
+from tests.helpers.processes.children import runs, soon, stop
+from tests.helpers.processes.remote_objects import (
+    Counter,
+    DiesOnce,
+    Simulator,
+    WaitingSimulator,
+    square,
+    square_or_fail,
+)
+
+WAIT = 60.0
+"""Seconds after which a test gives up."""
+
+ENGINES = ["local"]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def notes() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="module")
+def cluster(engine: str, notes: list[str], logs: Path) -> Iterator[remote.Cluster]:
+    opened = remote.open(engine, cpus=8, log_folder=logs, note=notes.append)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def counter(cluster: remote.Cluster) -> remote.RemoteObject:
+    return cluster.start(Counter)
+
+
+def ended(pid: int) -> bool:
+    return soon(lambda: not runs(pid))
+
+
+# ------------------------------------------------------------------------------------------------------------- calls and values
+
+
+def test_calls_of_one_object_are_executed_in_order(cluster: remote.Cluster) -> None:
+    one = cluster.start(Counter, 5)
+    futures = [one.call("add", number) for number in range(1, 101)]
+    assert [each.result(WAIT) for each in futures] == list(np.cumsum(range(1, 101)) + 5)
+    assert futures[3].result() == 15  # as often as one likes
+
+
+def test_calls_from_several_threads_all_count(counter: remote.RemoteObject) -> None:
+    before = counter.call("add", 0).result(WAIT)
+    threads = [threading.Thread(target=lambda: [counter.call("add") for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counter.call("add", 0).result(WAIT) == before + 200
+
+
+def test_objects_work_side_by_side(cluster: remote.Cluster) -> None:
+    slow, quick = cluster.start(Counter), cluster.start(Counter)
+    pending = slow.call("slow_add", 2.0)
+    assert quick.call("add").result(WAIT) == 1 and not pending.done()
+    assert [each.result() for each in remote.as_completed([pending], timeout=WAIT)] == [1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        7,
+        "text",
+        b"bytes",
+        {"a": [1, (2.5, None)]},
+        {1, 2},
+        np.arange(5),
+        np.zeros((2, 0, 3)),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(10)[::2],
+        np.array([1, "x", None], object),
+        {"small": np.ones(3, np.float16), "large": np.arange(200_000)},
+        "x" * 3_000_000,
+        Path("/somewhere"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_arrive_as_they_are(counter: remote.RemoteObject, value: Any) -> None:
+    result = counter.call("same", value).result(WAIT)
+    assert type(result) is type(value)
+    np.testing.assert_equal(result, value)
+
+
+def test_keywords_and_functions_of_a_test_arrive(counter: remote.RemoteObject) -> None:
+    assert counter.call("same", 1, key="x").result(WAIT) == ((1,), {"key": "x"})
+    assert counter.call("same", lambda: 5).result(WAIT)() == 5
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000])
+def test_arrays_are_read_only_on_both_sides(counter: remote.RemoteObject, size: int) -> None:
+    ones = counter.call("ones", size).result(WAIT)
+    assert not ones.flags.writeable and ones.sum() == size
+    with pytest.raises(remote.RemoteError, match="read-only"):
+        counter.call("write", np.zeros(size)).result(WAIT)
+
+
+def test_arguments_are_those_of_the_time_of_the_call(cluster: remote.Cluster) -> None:
+    one, data = cluster.start(Counter), np.ones(1_000_000)
+    one.call("slow_add", 0.2)
+    futures = []
+    for number in range(3):
+        data[:] = number
+        futures.append(one.call("total", data))
+    assert [each.result(WAIT) for each in futures] == [0, 1e6, 2e6]
+
+
+def test_results_stay_as_they_were(counter: remote.RemoteObject) -> None:
+    """Memory of results is reused only once nothing refers to it."""
+    results = [counter.call("same", np.full(200_000, number)).result(WAIT) for number in range(6)]
+    assert [int(each[0]) for each in results] == list(range(6)) and [int(each[-1]) for each in results] == list(range(6))
+    part = results[3][10:12]
+    del results
+    gc.collect()
+    for _ in range(5):
+        counter.call("same", np.full(200_000, 9)).result(WAIT)
+    assert part.tolist() == [3, 3]
+
+
+def test_what_an_object_keeps_stays_as_it_was(cluster: remote.Cluster) -> None:
+    one = cluster.start(Counter)
+    for number in range(4):
+        one.call("keep", np.full(100_000, number)).result(WAIT)
+    assert one.call("kept_total").result(WAIT) == 600_000
+
+
+def test_a_shared_value_is_an_argument_of_any_call(cluster: remote.Cluster) -> None:
+    one, other = cluster.start(Counter), cluster.start(Counter)
+    large, small = cluster.put(np.ones(300_000)), cluster.put([1, 2])
+    assert one.call("total", large, np.ones(2), large).result(WAIT) == 600_002
+    assert [each.call("same", small).result(WAIT) for each in (one, other)] == [[1, 2], [1, 2]]
+    assert other.call("same", 1, key=small).result(WAIT) == ((1,), {"key": [1, 2]})
+    with pytest.raises(remote.RemoteError, match="read-only"):
+        one.call("write", large).result(WAIT)
+    pending = other.call("slow_add", 0.3), other.call("total", large)
+    del large
+    gc.collect()
+    assert pending[1].result(WAIT) == 300_000  # the call keeps it
+    with pytest.raises(TypeError, match="must be an argument by itself"):
+        one.call("same", [small])
+
+
+def test_a_call_that_was_not_sent_can_be_cancelled(cluster: remote.Cluster, engine: str) -> None:
+    one = cluster.start(Counter, restarts=0)
+    one.call("slow_add", 1.0)
+    futures = [one.call("same", "x" * 200_000) for _ in range(20)]  # more than the connection takes
+    assert futures[-1].cancel() and not futures[0].cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        futures[-1].result(WAIT)
+    assert [len(each.result(WAIT)) for each in futures[:-1]] == [200_000] * 19
+    assert one.call("add").result(WAIT) == 2
+
+
+def test_an_object_may_open_a_cluster_itself(counter: remote.RemoteObject) -> None:
+    assert counter.call("nested").result(WAIT) == 42
+
+
+def test_objects_see_no_gpu_and_few_threads(cluster: remote.Cluster) -> None:
+    one = cluster.start(Counter, cpus=2)
+    names = ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "OMP_NUM_THREADS")
+    assert [one.call("variable", name).result(WAIT) for name in names] == ["", "cpu", "2"]
+
+
+def test_neither_side_imports_jax(counter: remote.RemoteObject) -> None:
+    assert "jax" not in counter.call("modules").result(WAIT)
+
+
+# ------------------------------------------------------------------------------------------------------------------- failures
+
+
+def fails(future: Any) -> Exception:
+    error = future.exception(WAIT)
+    assert error is not None
+    return error
+
+
+def test_an_exception_arrives_with_its_traceback(counter: remote.RemoteObject, logs: Path) -> None:
+    error = fails(counter.call("raises"))
+    assert isinstance(error, remote.RemoteError)
+    assert re.match(r"Counter \d+\.raises raised KeyError: 'this went\\nwrong': its output is in ", str(error))
+    assert (error.type_name, error.message) == ("KeyError", repr("this went\nwrong"))
+    assert isinstance(error.__cause__, remote.RemoteTraceback)
+    assert "in raises\n    raise KeyError(text)" in str(error.__cause__) and "holder.py" not in str(error.__cause__)
+    assert isinstance(counter.call("add").result(WAIT), int)  # and the object lives
+
+
+FAULTS: dict[str, tuple[str, tuple[Any, ...], str]] = {
+    "of a class that cannot be loaded": ("raises_what_cannot_be_loaded", (), r"raised Local: of a local class"),
+    "result that cannot be sent": ("lock", (), r"it returned something that cannot be sent: cannot pickle '_thread.lock'"),
+    "method that does not exist": ("ad", (), r"raised AttributeError: Counter has no method 'ad'\. Did you mean 'add'\?"),
+    "no method like it": ("zzz", (), r"has no method 'zzz'\. It has add, "),
+    "attribute": ("count", (), r"Counter\.count is not a method"),
+    "wrong arguments": ("add", (1, 2, 3), r"raised TypeError: .*add\(\) takes from 1 to 2 positional arguments but 4 were given"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_a_method_does_wrong_is_one_error_and_the_object_lives(counter: remote.RemoteObject, fault: str) -> None:
+    method, args, text = FAULTS[fault]
+    error = fails(counter.call(method, *args))
+    assert isinstance(error, remote.RemoteError) and re.search(text, str(error)) and "\n" not in str(error)
+    assert isinstance(counter.call("add").result(WAIT), int)
+
+
+ENDS: dict[str, tuple[str, tuple[Any, ...], str]] = {
+    "killed": ("die", (), r"was killed by SIGKILL .* during die"),
+    "exit": ("exit", (4,), r"ended with exit code 4 during exit"),
+    "closed its pipes": ("close_everything", (), r"closed its connection during close_everything"),
+    "stopped": ("stop", (), r"was stopped \(SIGSTOP\) during stop"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_lost_worker_fails_its_call_and_those_behind_it(cluster: remote.Cluster, end: str) -> None:
+    one = cluster.start(Counter)
+    pid = one.call("pid").result(WAIT)
+    method, args, text = ENDS[end]
+    first, second = one.call(method, *args), one.call("add")
+    for error in (fails(first), fails(second)):
+        assert isinstance(error, remote.WorkerLost) and re.search(text, str(error)), error
+    with pytest.raises(remote.WorkerLost, match=text):
+        one.call("add")
+    assert ended(pid)
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_a_lost_worker_is_replaced_and_no_call_is_executed_twice(
+    cluster: remote.Cluster, notes: list[str], tmp_path: Path, end: str
+) -> None:
+    one, marks = cluster.start(Counter, 100, restarts=1), tmp_path / "marks"
+    before = one.call("mark", str(marks))
+    lost = one.call(ENDS[end][0])
+    behind = [one.call("mark", str(marks)) for _ in range(5)]
+    assert before.result(WAIT) == 101
+    assert isinstance(fails(lost), remote.WorkerLost)
+    assert [each.result(WAIT) for each in behind] == [101, 102, 103, 104, 105]  # of the new object
+    assert marks.read_text() == "x" * 6 and one.restarts == 1
+    assert re.search(r"the worker of Counter \d+ .* during (die|stop); replaced \(restart 1 of 1\)$", notes[-1])
+    assert isinstance(fails(one.call("die")), remote.WorkerLost)  # the last one
+    with pytest.raises(remote.WorkerLost, match="after 1 restarts"):
+        one.call("add")
+
+
+def test_an_object_that_is_lost_while_idle_is_replaced(cluster: remote.Cluster) -> None:
+    one = cluster.start(Counter, 7, restarts=1)
+    pid = one.call("pid").result(WAIT)
+    os.kill(pid, 9)
+    assert soon(lambda: one.restarts == 1)
+    assert one.call("add").result(WAIT) == 8
+
+
+def test_a_call_that_takes_too_long_is_a_timeout(cluster: remote.Cluster) -> None:
+    one = cluster.start(Counter, timeout=3.0, restarts=1)
+    pid = one.call("pid").result(WAIT)
+    error = fails(one.call("slow_add", 600.0))
+    assert isinstance(error, TimeoutError) and "did not finish in 3 s, and was killed" in str(error)
+    assert ended(pid) and one.call("add").result(WAIT) == 1
+
+
+def test_waiting_for_a_result_has_a_timeout_of_its_own(cluster: remote.Cluster) -> None:
+    one = cluster.start(Counter)
+    pending = one.call("slow_add", 600.0)
+    with pytest.raises(TimeoutError):
+        pending.result(0.1)
+    with pytest.raises(TimeoutError):
+        list(remote.as_completed([pending], timeout=0.1))
+    one.close()
+
+
+CONSTRUCTORS: dict[str, tuple[type[Exception], str]] = {
+    "raise": (remote.RemoteError, r"Counter \d+ raised ValueError: cannot start at 1"),
+    "exit": (remote.WorkerLost, r"the worker of Counter \d+ ended with exit code 5 at its start"),
+    "sleep": (TimeoutError, r"did not finish in 2 s, and was killed.*at its start"),
+}
+
+
+@pytest.mark.parametrize("fault", CONSTRUCTORS)
+def test_an_object_that_cannot_be_made_fails_all_calls(cluster: remote.Cluster, fault: str) -> None:
+    kind, text = CONSTRUCTORS[fault]
+    one = cluster.start(Counter, 1, fault, timeout=2.0 if fault == "sleep" else None)
+    pending = one.call("add")
+    assert isinstance(fails(one.ready), kind) and re.search(text, str(fails(one.ready)))
+    assert re.search(text, str(fails(pending)))
+    with pytest.raises(RuntimeError, match=text):
+        one.call("add")
+
+
+def test_an_object_whose_process_dies_at_its_start_is_made_again(cluster: remote.Cluster, tmp_path: Path) -> None:
+    one = cluster.start(Counter, 1, str(tmp_path / "died"), restarts=1)
+    assert one.call("add").result(WAIT) == 2 and one.restarts == 1 and one.ready.result() is None
+
+
+def test_memory_beyond_the_limit_ends_the_object(cluster: remote.Cluster) -> None:
+    one = cluster.start(Counter, memory="150MB")
+    assert one.call("add").result(WAIT) == 1
+    error = fails(one.call("fill_memory", 400))
+    assert isinstance(error, remote.WorkerLost)
+    assert re.search(r"used \d+ MB of memory, more than its limit of 150 MB, and was killed during fill_memory", str(error))
+
+
+def test_a_fork_that_returns_is_ended(counter: remote.RemoteObject) -> None:
+    child = counter.call("fork").result(WAIT)
+    assert child > 0 and ended(child)
+    assert isinstance(counter.call("add").result(WAIT), int)
+
+
+def test_output_is_in_the_log(cluster: remote.Cluster, logs: Path) -> None:
+    one = cluster.start(Counter)
+    assert one.call("print_megabytes").result(WAIT) == 4000
+    error = fails(one.call("exit"))
+    found = re.search(r"its output is in (\S+)$", str(error))
+    assert found and Path(found[1]).parent == logs and Path(found[1]).stat().st_size > 4_000_000
+
+
+# ------------------------------------------------------------------------------------------------------------------ bad input
+
+
+BAD: dict[str, tuple[Callable[[remote.Cluster], object], type[Exception], str]] = {
+    "not a function": (lambda c: c.start(5), TypeError, r"start\(5\) must begin with a class"),  # type: ignore[arg-type]
+    "too many CPUs": (
+        lambda c: c.start(Counter, cpus=64),
+        remote.NotEnough,
+        r"Counter \d+ asks for 64 CPUs, and there are 8.*ask for less",
+    ),
+    "no GPU": (lambda c: c.start(Counter, gpus=1), remote.NotEnough, r"asks for 1 GPU, and there are 0: ask for less"),
+    "more memory than there is": (
+        lambda c: c.start(Counter, memory="900TB"),
+        remote.NotEnough,
+        r"asks for 900 TB of memory, and",
+    ),
+    "negative CPUs": (lambda c: c.start(Counter, cpus=-1), ValueError, r"cpus=-1 must be a number of at least 0"),
+    "CPUs as text": (lambda c: c.start(Counter, cpus="2"), TypeError, r"cpus='2' must be a number"),  # type: ignore[arg-type]
+    "memory as nonsense": (lambda c: c.start(Counter, memory="much"), ValueError, r"memory='much' must be .* such as \"2GB\""),
+    "half a restart": (lambda c: c.start(Counter, restarts=0.5), ValueError, r"restarts"),  # type: ignore[arg-type]
+    "no time": (lambda c: c.start(Counter, timeout=0), ValueError, r"timeout=0 must be a number of seconds above 0"),
+    "a lock for the constructor": (
+        lambda c: c.start(Counter, threading.Lock()),  # type: ignore[arg-type]
+        TypeError,
+        r"Counter.* and its arguments cannot be sent to another process: cannot pickle",
+    ),
+    "a lock for a method": (
+        lambda c: c.start(Counter).call("same", threading.Lock()),
+        TypeError,
+        r"the arguments of Counter \d+\.same cannot be sent to another process: cannot pickle",
+    ),
+    "a lock to share": (lambda c: c.put(threading.Lock()), TypeError, r"the value cannot be sent to other processes"),
+    "no name of a method": (lambda c: c.start(Counter).call(5), TypeError, r"must begin with the name of a method"),  # type: ignore[arg-type]
+    "an attribute": (lambda c: c.start(Counter).count, AttributeError, r"has no attribute 'count': methods are called by call"),
+    "an object for an object": (
+        lambda c: c.start(Counter).call("same", c.start(Counter)),
+        TypeError,
+        r"belongs to the process that started it",
+    ),
+    "a decorator without a class": (lambda c: remote.remote_class(5), TypeError, r"remote_class\(5\) decorates a class"),  # type: ignore[arg-type]
+    "an attribute of a decorated class": (
+        lambda c: RemoteProxy(Counter, c.start(Counter), False).count,
+        AttributeError,
+        r"Counter has no method 'count'",
+    ),
+    "retries below zero": (lambda c: c.map(square, [1], retries=-1), ValueError, r"retries"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_clear_error(cluster: remote.Cluster, case: str) -> None:
+    call, kind, text = BAD[case]
+    with pytest.raises(kind, match=text) as caught:
+        call(cluster)
+    assert "\n" not in str(caught.value)
+
+
+def test_resources_are_counted(engine: str) -> None:
+    with remote.open(engine, cpus=2) as cluster:
+        assert cluster.resources.cpus == 2
+        objects = [cluster.start(Counter, cpus=0.5) for _ in range(3)]
+        with pytest.raises(remote.NotEnough, match=r"Counter 3 asks for 1 CPU, and there are 2, of which other objects have 1.5"):
+            cluster.start(Counter)
+        objects.pop().close()
+        assert cluster.start(Counter).call("add").result(WAIT) == 1
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown engine 'locale'. Did you mean 'local'?"):
+        remote.open("locale")
+
+
+# ------------------------------------------------------------------------------------------------------------------------ ends
+
+
+def test_closing_an_object_ends_its_process(cluster: remote.Cluster) -> None:
+    one = cluster.start(Counter)
+    pid = one.call("pid").result(WAIT)
+    one.close()
+    assert not runs(pid)
+    with pytest.raises(RuntimeError, match=r"Counter \d+ cannot be called: it was closed"):
+        one.call("add")
+    one.close()
+
+
+def test_closing_cuts_a_call_off(cluster: remote.Cluster) -> None:
+    one = cluster.start(Counter)
+    pid, pending = one.call("pid").result(WAIT), one.call("slow_add", 600.0)
+    one.close()
+    assert "it was closed" in str(fails(pending)) and not runs(pid)
+
+
+def test_an_object_ends_when_nothing_refers_to_it_after_its_calls(cluster: remote.Cluster) -> None:
+    one = cluster.start(Counter)
+    pid, pending = one.call("pid").result(WAIT), one.call("slow_add", 0.5)
+    del one
+    gc.collect()
+    assert pending.result(WAIT) == 1 and ended(pid)
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_the_context_ends_what_it_began(engine: str, pending: bool) -> None:
+    with remote.open(engine) as cluster:
+        one = cluster.start(Counter)
+        pids = [one.call("pid").result(WAIT), one.call("start_program").result(WAIT)]
+        future = one.call("slow_add", 600.0) if pending else None
+    assert all(map(ended, pids))
+    if future is not None:
+        assert "its cluster was closed" in str(fails(future))
+    with pytest.raises(RuntimeError, match="its cluster was closed"):
+        one.call("add")
+    with pytest.raises(RuntimeError, match=r"this cluster is closed: remote.open\(\) opens another one"):
+        cluster.start(Counter)
+    cluster.close()
+
+
+def test_many_objects_leave_nothing_behind(engine: str) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with remote.open(engine) as cluster:
+        counts = []
+        for _ in range(4):
+            for _ in range(3):
+                one = cluster.start(Counter)
+                one.call("ones", 500_000).result(WAIT)
+                one.close()
+            shared = cluster.put(np.ones(100_000))
+            del shared, one
+            gc.collect()
+            counts.append(descriptors())
+        assert len({*counts}) == 1
+
+
+# ----------------------------------------------------------------------------------------------------------- map and decorator
+
+
+def test_map_returns_results_in_order(cluster: remote.Cluster) -> None:
+    assert list(cluster.map(square, range(30), cpus=2)) == [number**2 for number in range(30)]
+    assert list(cluster.map(square, [])) == []
+    assert list(cluster.map(lambda number: -number, (x for x in (1, 2)), cpus=4)) == [-1, -2]
+
+
+def test_map_raises_at_the_item_that_failed(cluster: remote.Cluster) -> None:
+    results = cluster.map(square_or_fail, range(6), cpus=4)
+    assert [next(results) for _ in range(3)] == [0, 1, 4]
+    with pytest.raises(remote.RemoteError, match="ValueError: three is not allowed"):
+        next(results)
+
+
+def test_map_tries_items_again_whose_process_is_lost(cluster: remote.Cluster, tmp_path: Path) -> None:
+    results = cluster.map(DiesOnce(tmp_path, (2, 5, 9)), range(12), cpus=4, retries=1)
+    assert list(results) == [number**2 for number in range(12)]
+    with pytest.raises(remote.WorkerLost):
+        list(cluster.map(DiesOnce(tmp_path, (20,)), [20], cpus=4))
+
+
+def test_a_decorated_class_makes_its_objects_on_the_open_cluster(engine: str) -> None:
+    with pytest.raises(RuntimeError, match="no cluster is open"):
+        Simulator(1)
+    with remote.open(engine, cpus=4):
+        simulator = Simulator(10)
+        future: Any = simulator.play(5)
+        assert future.result(WAIT) == 15 and simulator.play.__doc__ == "Return the seed and a number, added."
+        waiting = WaitingSimulator(20)
+        assert waiting.play(1) == 21 and dir(waiting) == ["close", "die", "play"]
+        with pytest.raises(remote.WorkerLost):
+            waiting.die()
+        assert waiting.play() == 20
+        waiting.close()
+
+        @remote.remote_class(wait=True)
+        class Local:
+            def two(self) -> int:
+                return 2
+
+        assert Local().two() == 2
+
+
+def test_a_decorated_class_can_be_given_to_start(cluster: remote.Cluster) -> None:
+    assert cluster.start(Simulator, 3).call("play", 4).result(WAIT) == 7
+    assert cluster.start(partial(Counter, start=8)).call("add").result(WAIT) == 9
+
+
+def test_a_stopped_owner_is_not_a_hang(cluster: remote.Cluster) -> None:
+    """A worker that is stopped while idle is not lost: it owes nothing."""
+    one = cluster.start(Counter)
+    pid = one.call("pid").result(WAIT)
+    stop(pid)
+    time.sleep(1.5)
+    os.kill(pid, 18)  # SIGCONT
+    assert one.call("add").result(WAIT) == 1
