@@ -32,13 +32,13 @@ FAST_COMPILE = XLA_FLAGS="$$(JAX_PLATFORMS=cpu $(BIN)/python -m tests.helpers.fa
 run_tests = @status=0; $(3) $(PYTEST) -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status
 GPU_LEFT_OUT = tests marked gpu (make test-gpu, on a machine with one)
 
-test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow or gpu; about 6 minutes on 2 cores; ARGS="--part 0/4": a quarter of them
-	$(call run_tests,not learning and not chaos and not slow and not gpu,tests marked learning or chaos or slow (make test-all); $(GPU_LEFT_OUT),$(FAST_COMPILE))
+test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow, ray or gpu; about 6 minutes on 2 cores; ARGS="--part 0/4": a quarter of them
+	$(call run_tests,not learning and not chaos and not slow and not ray and not gpu,tests marked learning or chaos or slow or ray (make test-all); $(GPU_LEFT_OUT),$(FAST_COMPILE))
 
 test-slow: $(VENV)/.installed ## only the tests marked slow; .ci/run takes another part of them each day
-	$(call run_tests,slow and not learning and not chaos and not gpu,all other tests (make test; make test-all),$(FAST_COMPILE))
+	$(call run_tests,slow and not learning and not chaos and not ray and not gpu,all other tests (make test; make test-all),$(FAST_COMPILE))
 
-test-all: $(VENV)/.installed ## the same with learning, chaos and slow; about two hours on 2 cores
+test-all: $(VENV)/.installed ## the same with learning, chaos, slow and ray; about two hours on 2 cores
 	$(call run_tests,not gpu,$(GPU_LEFT_OUT); scores that take longest (make bench ARGS=scores))
 
 test-gpu: $(VENV)/.installed ## only the tests marked gpu

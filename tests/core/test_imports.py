@@ -24,7 +24,7 @@ from tests.helpers.paths import PACKAGE, ROOT
 
 HEAVY = ("flax", "orbax", "envpool", "gymnax", "optax", "matplotlib", "jax", "numpy", "gymnasium", "rich", "tyro")
 SHELL = ("jaxrl", "jaxrl.__main__", "jaxrl.remote")
-"""The package itself, whose table of names imports on first use, the command line, and the public names of a part of the runtime."""
+"""The package itself, whose table of names imports on first use, the command line, and a part of the runtime."""
 
 
 def module_name(path: Path) -> str:

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jaxrl.envs.subprocess.descendants import VARIABLE, end_marked, new_mark
+from jaxrl.envs.subprocess.descendants import VARIABLE, end_marked, is_stopped, new_mark
 from jaxrl.envs.subprocess.inbox import CHUNK, Inbox
 from jaxrl.interpreter import python_command
 
@@ -118,10 +118,7 @@ class Child:
     @property
     def is_stopped(self) -> bool:
         """Return whether the process is stopped, as after SIGSTOP; False if the system cannot tell."""
-        try:
-            return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-        except (OSError, IndexError):
-            return False
+        return is_stopped(self.process.pid)
 
     @property
     def has_ended(self) -> bool:

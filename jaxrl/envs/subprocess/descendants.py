@@ -25,6 +25,14 @@ def new_mark() -> str:
     return f"{os.environ[VARIABLE]}/{mark}" if os.environ.get(VARIABLE) else mark
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, as after SIGSTOP; False if the system cannot tell."""
+    try:
+        return (PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False
+
+
 def end_marked(marks: Sequence[str]) -> None:
     """Kill all processes with these marks, except this one. Does nothing if the system does not show their environments.
 

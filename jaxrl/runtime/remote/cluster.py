@@ -22,6 +22,8 @@ from jaxrl.settings.validation import check_count, check_number
 
 T = TypeVar("T")
 
+ENGINES = ("local", "ray")
+
 
 class Reference(Generic[T]):
     """Value that was sent to the cluster once (``Cluster.put``), for use as an argument of any number of calls."""
@@ -260,23 +262,40 @@ def open_cluster(
     engine: str = "local",
     *,
     cpus: int | None = None,
+    address: str | None = None,
+    insecure: bool = False,
     log_folder: str | Path | None = None,
     note: Callable[[str], None] = print,
 ) -> Cluster:
     """Open a cluster of processes, in which ``Cluster.start`` makes objects. Use it as a context: it ends what it began.
 
     Args:
-      engine: "local": processes of this machine.
-      cpus: number of CPUs of the cluster; None: the cores that this process may use.
-      log_folder: folder for the output of the objects, one file each; None: they print to the output of this process.
+      engine: "local": processes of this machine; "ray": a cluster of Ray (``jaxrl[ray]``).
+      cpus: number of CPUs of a cluster that is started here; None: the cores that this process may use.
+      address: address of the cluster of Ray to join; None: RAY_ADDRESS, and if that is not set, a cluster is started here.
+      insecure: join a cluster that asks for no token, where anyone who reaches it can run programs.
+      log_folder: folder for the output of the objects, one file each; None: they print to the output of this process, and on Ray
+        to its logs.
       note: called with one line if an object is restarted.
+
+    Raises:
+      ImportError: Ray is not installed.
+      ConnectionError: no cluster answers at the address.
+      PermissionError: the cluster asks for no token, or for another one.
     """
     from jaxrl.runtime.remote.local import LocalEngine
     from jaxrl.runtime.remote.resources import machine, visible_gpus
     from jaxrl.runtime.system.cores import usable_cores
 
-    if engine != "local":
-        raise unknown("engine", engine, ["local"])
-    gpus, count = visible_gpus(), usable_cores() if cpus is None else check_count("cpus", cpus)
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    count = usable_cores() if cpus is None else check_count("cpus", cpus)
     folder = None if log_folder is None else Path(log_folder)
+    if engine == "ray":
+        from jaxrl.runtime.remote.ray_engine import RayEngine
+
+        return Cluster(RayEngine(address, cpus=count, insecure=insecure, log_folder=folder, note=note))
+    if address is not None or insecure:
+        raise ValueError('address and insecure are for remote.open("ray"): the local engine has processes of this machine alone')
+    gpus = visible_gpus()
     return Cluster(LocalEngine(machine(count, len(gpus)), gpus, folder, note))

@@ -159,7 +159,7 @@ class LocalProcess:
             return self.child.how_it_ended(0.0), False
         if not self.queue.sent or self.since is None:
             self.since = elapsed
-        if not self.queue.sent or not self.child.is_stopped:
+        if not self.child.is_stopped:
             self.stopped = None
         elif self.stopped is None:
             self.stopped = elapsed

@@ -83,6 +83,12 @@ def check_enough(what: str, wanted: Resources, total: Resources, used: Iterable[
             raise NotEnough(f"{what} asks for {wants} {kind}, and there are {has}{rest}: {hint}")
 
 
+def memory_of(pid: int) -> int:
+    """Return the bytes that a process uses. Memory that it shares is not counted."""
+    resident, shared = map(int, (PROCESSES / str(pid) / "statm").read_text().split()[1:3])
+    return (resident - shared) * PAGE
+
+
 def memory_in_use(groups: Iterable[int]) -> dict[int, int]:
     """Return the bytes that each of these process groups uses. Memory that processes share is not counted."""
     totals = dict.fromkeys(groups, 0)
@@ -92,8 +98,7 @@ def memory_in_use(groups: Iterable[int]) -> dict[int, int]:
         try:
             group = int((folder / "stat").read_text().rpartition(")")[2].split()[2])
             if group in totals:
-                resident, shared = map(int, (folder / "statm").read_text().split()[1:3])
-                totals[group] += (resident - shared) * PAGE
+                totals[group] += memory_of(int(folder.name))
         except (OSError, IndexError, ValueError):  # the process has ended
             continue
     return totals

@@ -27,10 +27,9 @@ class Counter:
             os._exit(5)
         if fault == "sleep":
             time.sleep(600)
-        if fault.startswith("/"):  # ends the process until a file of this name exists
-            if not os.path.exists(fault):
-                Path(fault).touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+        if fault.startswith("/") and not os.path.exists(fault):  # a file that stands for the first process
+            Path(fault).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def add(self, number: int = 1) -> int:
         self.count += number

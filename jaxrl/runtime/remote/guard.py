@@ -1,0 +1,59 @@
+"""Main program of a guard: it waits for the end of its parent process, and then ends all that the parent started.
+
+Workers of Ray end in ways that leave them no time for this. Does not import jax.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from jaxrl.envs.subprocess.descendants import VARIABLE, end_marked, is_stopped, new_mark
+from jaxrl.interpreter import python_command
+
+STANDSTILL = 1.0
+"""Seconds after which a parent that was stopped (SIGSTOP) is killed."""
+
+LOOK = 0.25
+"""Seconds between checks of the parent."""
+
+
+def start_guard() -> None:
+    """Start a guard of this process, which marks what this process starts from now on."""
+    os.environ[VARIABLE] = mark = new_mark()
+    subprocess.Popen(
+        python_command("jaxrl.runtime.remote.guard", str(os.getpid()), mark),
+        stdin=subprocess.PIPE,  # closed by the system when this process ends
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={name: value for name, value in os.environ.items() if name != VARIABLE},
+    )
+
+
+def guard(parent: int, mark: str) -> None:
+    """Wait for the end of the parent, whose pipe to this process then closes, and kill it if it is stopped."""
+    os.set_blocking(0, False)
+    stopped = 0.0
+    while True:
+        try:
+            if not os.read(0, 1):
+                break
+        except BlockingIOError:
+            pass
+        stopped = (stopped or time.monotonic()) if is_stopped(parent) else 0.0
+        if stopped and time.monotonic() - stopped > STANDSTILL:
+            break
+        time.sleep(LOOK)
+    if os.getppid() == parent:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(parent, signal.SIGKILL)
+    end_marked([mark])
+
+
+if __name__ == "__main__":
+    guard(int(sys.argv[1]), sys.argv[2])
