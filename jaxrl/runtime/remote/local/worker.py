@@ -10,9 +10,7 @@ from typing import Any
 
 from jaxrl.envs.subprocess.child import attend
 from jaxrl.runtime.remote.holder import Exceptional, Holder
-from jaxrl.runtime.remote.values import Packed
-from jaxrl.runtime.remote.versions import short_versions
-from jaxrl.runtime.remote.wire import (
+from jaxrl.runtime.remote.local.wire import (
     Answer,
     Call,
     End,
@@ -27,6 +25,8 @@ from jaxrl.runtime.remote.wire import (
     frame,
     send_some,
 )
+from jaxrl.runtime.remote.values import Packed
+from jaxrl.runtime.remote.versions import short_versions
 
 
 class LocalWorker:

@@ -13,8 +13,21 @@ from typing import Any
 
 from jaxrl.envs.subprocess.child import ENDING, GRACE, Child
 from jaxrl.runtime.remote.calls import START, CallQueue, Request
+from jaxrl.runtime.remote.local.wire import (
+    Call,
+    End,
+    Forget,
+    Lender,
+    Lent,
+    Mailbox,
+    Parcel,
+    Returned,
+    Shared,
+    Start,
+    frame,
+    send_some,
+)
 from jaxrl.runtime.remote.values import Packed
-from jaxrl.runtime.remote.wire import Call, End, Forget, Lender, Lent, Mailbox, Parcel, Returned, Shared, Start, frame, send_some
 
 STANDSTILL = 1.0
 """Seconds after which a worker that was stopped (SIGSTOP) is lost."""
@@ -45,7 +58,7 @@ class LocalProcess:
     ) -> None:
         """``selector`` is that of the engine, which calls ``flush`` when the connection has room."""
         self.queue, self._lender, self._selector = queue, lender, selector
-        self.child = Child("jaxrl.runtime.remote.local_worker", variables=variables, log=log)
+        self.child = Child("jaxrl.runtime.remote.local.worker", variables=variables, log=log)
         self._socket = socket.socket(fileno=self.child.connection.fileno())
         self.mailbox = Mailbox(self._socket, socket.MSG_DONTWAIT)
         self._outbox: deque[tuple[Any, Sequence[int]]] = deque()

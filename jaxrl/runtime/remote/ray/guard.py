@@ -26,7 +26,7 @@ def start_guard() -> None:
     """Start a guard of this process, which marks what this process starts from now on."""
     os.environ[VARIABLE] = mark = new_mark()
     subprocess.Popen(
-        python_command("jaxrl.runtime.remote.guard", str(os.getpid()), mark),
+        python_command("jaxrl.runtime.remote.ray.guard", str(os.getpid()), mark),
         stdin=subprocess.PIPE,  # closed by the system when this process ends
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

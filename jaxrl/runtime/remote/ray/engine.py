@@ -10,14 +10,16 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from jaxrl.envs.subprocess.child import GRACE
 from jaxrl.runtime.remote.calls import START, CallQueue, Job, Outcomes, Request
 from jaxrl.runtime.remote.errors import NotEnough, WorkerLost
 from jaxrl.runtime.remote.holder import Exceptional
-from jaxrl.runtime.remote.ray_actor import RayHolder, for_ray
+from jaxrl.runtime.remote.ray.actor import RayHolder, for_ray
 from jaxrl.runtime.remote.resources import Resources
 from jaxrl.runtime.remote.values import Packed
 from jaxrl.runtime.remote.versions import difference, full_versions, short_versions
@@ -57,7 +59,10 @@ class RayWorker:
         """Whether its process has started."""
         self.is_open, self.has_room = True, True
         self._expect(actor.versions.remote(), self._compare)
-        self._expect(actor.watch.remote(queue.job.resources.memory), self._too_large)
+        watch = actor.watch.remote(queue.job.resources.memory)
+        self._expect(watch, self._too_large)
+        self.gone = watch.future()
+        """Completed when the actor has ended."""
 
     def send(self, request: Request) -> None:
         """See ``calls.Worker``."""
@@ -194,10 +199,12 @@ class RayEngine:
         return SharedValue(self.ray.put(for_ray(packed)))
 
     def end(self, queue: CallQueue, why: str) -> None:
-        """End an object. Calls without an answer fail with ``why``."""
+        """End an object, and wait for the end of its actor. Calls without an answer fail with ``why``."""
         with self.lock:
             outcomes = self.finish(queue, why)
         _complete(outcomes)
+        if self._thread is not threading.current_thread():
+            wait([queue.worker.gone], GRACE)
 
     def let_go(self, queue: CallQueue, why: str) -> None:
         """End an object once it is idle; for garbage collection, so it takes no lock."""

@@ -19,11 +19,11 @@ from jaxrl.envs.subprocess.inbox import Garbled
 from jaxrl.runtime.remote.calls import CallQueue, Job, Outcomes, Request
 from jaxrl.runtime.remote.errors import WorkerLost
 from jaxrl.runtime.remote.holder import Exceptional
-from jaxrl.runtime.remote.local_process import LocalProcess, SharedValue
+from jaxrl.runtime.remote.local.process import LocalProcess, SharedValue
+from jaxrl.runtime.remote.local.wire import Answer, End, Hello, Lender, Lent, Raised, Returned
 from jaxrl.runtime.remote.resources import Gpus, Resources, memory_in_use, show_size
 from jaxrl.runtime.remote.values import Packed
 from jaxrl.runtime.remote.versions import difference, short_versions
-from jaxrl.runtime.remote.wire import Answer, End, Hello, Lender, Lent, Raised, Returned
 from jaxrl.runtime.system.clock import LOOK, Ran
 from jaxrl.runtime.system.cores import cpu_worker
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from jaxrl.envs.subprocess.child import open_log
-from jaxrl.runtime.remote.guard import start_guard
 from jaxrl.runtime.remote.holder import Exceptional, Holder
+from jaxrl.runtime.remote.ray.guard import start_guard
 from jaxrl.runtime.remote.resources import memory_of, show_size
 from jaxrl.runtime.remote.values import Packed
 from jaxrl.runtime.remote.versions import full_versions

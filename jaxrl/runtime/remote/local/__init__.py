@@ -1,0 +1,1 @@
+"""Remote objects in processes of this machine."""

@@ -1,0 +1,1 @@
+"""Remote objects as actors of Ray."""
