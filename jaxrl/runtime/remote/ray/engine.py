@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 import subprocess
@@ -35,7 +36,10 @@ An object that may be replaced gets one at a time: Ray does not report which of 
 PATIENCE = 30.0
 """Seconds that an object may wait for CPUs, GPUs or memory that other programs of the cluster use."""
 
-ANSWER = 30.0
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Variable that, set to 0, makes Ray use the loopback interface for a cluster of one machine. Read when Ray is imported."""
+
+ANSWER = 15.0
 """Seconds that a cluster may take to answer at all."""
 
 
@@ -293,13 +297,18 @@ def _complete(outcomes: Outcomes) -> None:
 
 def _connect(address: str | None, cpus: int | None, insecure: bool, note: Callable[[str], None]) -> tuple[Any, bool]:
     """Join a cluster, or start one on this machine. Return the module ``ray``, and whether the cluster ends with this one."""
+    if importlib.util.find_spec("ray") is None:
+        raise ImportError('engine "ray" needs the package ray: pip install "jaxrl[ray]"')
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    # Ray reads these when it is imported.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    try:
-        import ray
-    except ImportError:
-        raise ImportError('engine "ray" needs the package ray: pip install "jaxrl[ray]"') from None
-    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address is None:
+        os.environ.setdefault(LOOPBACK, "0")
+    elif not ("ray" in sys.modules and sys.modules["ray"].is_initialized()):
+        check_token(address, insecure, note)
+    import ray
+
     if ray.is_initialized():
         return ray, False
     handler = signal.getsignal(signal.SIGTERM)
@@ -308,7 +317,6 @@ def _connect(address: str | None, cpus: int | None, insecure: bool, note: Callab
         if address is None:
             ray.init(num_cpus=cpus, include_dashboard=False, **settings)
         else:
-            check_token(address, insecure, note)
             ray.init(address, **settings)
     finally:
         if threading.current_thread() is threading.main_thread():
