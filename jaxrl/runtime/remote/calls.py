@@ -53,7 +53,7 @@ class Worker(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether a request can be sent at once."""
+        """Return True if a request can be sent at once."""
 
     def send(self, request: Request) -> None:
         """Send a request."""

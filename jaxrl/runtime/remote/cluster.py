@@ -209,7 +209,7 @@ class Cluster:
 
     def _check_open(self) -> None:
         if os.getpid() != self._owner:
-            raise RuntimeError("this cluster belongs to the process that opened it, of which this is a fork: open another one")
+            raise RuntimeError("this process is a fork of the one that opened this cluster, and cannot use it: open another one")
         if not self._release.alive:
             raise RuntimeError("this cluster is closed: remote.open() opens another one")
 

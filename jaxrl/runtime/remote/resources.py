@@ -19,7 +19,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Resources(NamedTuple):
-    """What an object asks for, or a machine has."""
+    """Resources that an object asks for, or a machine has."""
 
     cpus: float
     gpus: float
@@ -79,7 +79,7 @@ def check_enough(what: str, wanted: Resources, total: Resources, used: Iterable[
         if want and want > have - taken + 1e-9:
             wants, has, took = (show_size(n) if name == "memory" else f"{n:g}" for n in (want, have, taken))
             kind = "of memory" if name == "memory" else f"{name[:-1].upper()}{'s' * (want != 1)}"
-            rest = f", of which other objects have {took}" if taken else ""
+            rest = f", and other objects use {took}" if taken else ""
             raise NotEnough(f"{what} asks for {wants} {kind}, and there are {has}{rest}: {hint}")
 
 
@@ -105,7 +105,7 @@ def memory_in_use(groups: Iterable[int]) -> dict[int, int]:
 
 
 class Gpus:
-    """GPUs of this machine, of which objects have whole ones, or share one by fractions."""
+    """GPUs of this machine. An object has whole ones, or a fraction of one."""
 
     def __init__(self, ids: Iterable[str]) -> None:
         self._left = dict.fromkeys(ids, 1.0)

@@ -18,5 +18,5 @@ def cpu_devices(number: int) -> dict[str, str]:
 
 
 def cpu_worker(threads: int = 1) -> dict[str, str]:
-    """Return variables for a child process that computes on the CPU only, with one XLA device of so many threads."""
+    """Return variables for a child process that computes on the CPU only, with one XLA device of that number of threads."""
     return {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": str(threads), "OMP_NUM_THREADS": str(threads), **cpu_devices(1)}

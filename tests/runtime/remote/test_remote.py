@@ -418,9 +418,7 @@ def test_resources_are_counted(engine: str) -> None:
     with remote.open(engine, cpus=8) as cluster:
         assert cluster.resources.cpus == 8
         objects = [cluster.start(Counter, cpus=2) for _ in range(3)]
-        with pytest.raises(
-            remote.NotEnough, match=r"Counter 3 asks for 2.5 CPUs, and there are 8, of which other objects have 6"
-        ):
+        with pytest.raises(remote.NotEnough, match=r"Counter 3 asks for 2.5 CPUs, and there are 8, and other objects use 6"):
             cluster.start(Counter, cpus=2.5)
         objects.pop().close()
         assert cluster.start(Counter, cpus=2.5).restarts == 0

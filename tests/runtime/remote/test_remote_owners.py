@@ -102,7 +102,7 @@ def test_a_fork_of_the_owner_leaves_the_cluster_alone(engine: str) -> None:
                 cluster.start(Counter)
             except RuntimeError as error:
                 cluster.close()
-                os._exit(7 if "of which this is a fork" in str(error) else 8)
+                os._exit(7 if "is a fork of the one" in str(error) else 8)
             os._exit(9)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert one.call("add").result(60) == 2

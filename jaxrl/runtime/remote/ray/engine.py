@@ -60,7 +60,7 @@ class RayWorker:
         self._next = 0
         self.since: float | None = None
         self.begun = False
-        """Whether its process has started."""
+        """Its process has started."""
         self.is_open, self.has_room = True, True
         self._expect(actor.versions.remote(), self._compare)
         watch = actor.watch.remote(queue.job.resources.memory)
@@ -158,7 +158,7 @@ class RayEngine:
 
     @property
     def total(self) -> Resources:
-        """What all machines have."""
+        """Resources of all machines together."""
         found = self.ray.cluster_resources()
         return Resources(found.get("CPU", 0), found.get("GPU", 0), int(found.get("memory", 0)))
 
@@ -312,7 +312,7 @@ def _connect(address: str | None, cpus: int | None, insecure: bool, note: Callab
     if ray.is_initialized():
         return ray, False
     handler = signal.getsignal(signal.SIGTERM)
-    settings = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
+    settings: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
     try:
         if address is None:
             ray.init(num_cpus=cpus, include_dashboard=False, **settings)
