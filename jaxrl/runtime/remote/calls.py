@@ -204,3 +204,9 @@ def _failing(request: Request, error: Callable[[], Exception]) -> Callable[[], N
             future.set_exception(error())
 
     return fail
+
+
+def complete(outcomes: Outcomes) -> None:
+    """Complete futures. Call this without the lock."""
+    for outcome in outcomes:
+        outcome()

@@ -122,7 +122,8 @@ result = [added, "jax" in sys.modules]
 @on_each_engine
 def test_other_versions_are_refused(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"jaxrl": "99.0.0", "Python": "3.99"}
-    monkeypatch.setattr(f"jaxrl.runtime.remote.{engine}.engine.short_versions", lambda: versions)
+    home = {"local": "local.engine", "ray": "ray.worker"}[engine]
+    monkeypatch.setattr(f"jaxrl.runtime.remote.{home}.short_versions", lambda: versions)
     with remote.open(engine) as cluster:
         error = cluster.start(Counter, cpus=0.1).call("add").exception(60)
         assert isinstance(error, RuntimeError)

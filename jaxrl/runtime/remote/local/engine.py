@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxrl.envs.subprocess.child import GRACE, end_all, kill_all
 from jaxrl.envs.subprocess.inbox import Garbled
-from jaxrl.runtime.remote.calls import CallQueue, Job, Outcomes, Request
+from jaxrl.runtime.remote.calls import CallQueue, Job, Outcomes, Request, complete
 from jaxrl.runtime.remote.errors import WorkerLost
 from jaxrl.runtime.remote.holder import Exceptional
 from jaxrl.runtime.remote.local.process import LocalProcess, SharedValue
@@ -107,7 +107,7 @@ class LocalEngine:
         """End an object, and wait for the end of its process. Calls without an answer fail with ``why``."""
         with self.lock:
             outcomes = self._end(queue, why)
-        _complete(outcomes)
+        complete(outcomes)
         self.ring()
         if self._thread is not threading.current_thread():
             queue.gone.wait(2 * GRACE)
@@ -145,7 +145,7 @@ class LocalEngine:
                 self._selector.close()
                 os.close(self._asleep)
                 os.close(self._bell)
-            _complete(outcomes)
+            complete(outcomes)
 
     def _turn(self, events: Sequence[Any]) -> None:
         """Handle events: messages, connections with room, and what is due."""
@@ -163,7 +163,7 @@ class LocalEngine:
             outcomes += self._tidy()
             if self._ran.is_due:
                 outcomes += self._look(self._ran.look())
-        _complete(outcomes)
+        complete(outcomes)
 
     def _hear(self, process: LocalProcess) -> Outcomes:
         """Receive what has arrived from a process, possibly a part of a message."""
@@ -276,8 +276,3 @@ class LocalEngine:
             lender.close()
             self._gpus.give_back(shares)
         queue.gone.set()
-
-
-def _complete(outcomes: Outcomes) -> None:
-    for outcome in outcomes:
-        outcome()

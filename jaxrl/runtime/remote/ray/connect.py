@@ -1,0 +1,82 @@
+"""Connect to a cluster of Ray: join one that asks for a token, or start one on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Variable that, set to 0, makes Ray use the loopback interface for a cluster of one machine. Read when Ray is imported."""
+
+ANSWER = 15.0
+"""Seconds that a cluster may take to answer at all."""
+
+
+def connect(address: str | None, cpus: int | None, insecure: bool, note: Callable[[str], None]) -> tuple[Any, bool]:
+    """Join a cluster, or start one on this machine. Return the module ``ray``, and whether the cluster ends with this one."""
+    if importlib.util.find_spec("ray") is None:
+        raise ImportError('engine "ray" needs the package ray: pip install "jaxrl[ray]"')
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    # Ray reads these when it is imported.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if address is None:
+        os.environ.setdefault(LOOPBACK, "0")
+    elif not ("ray" in sys.modules and sys.modules["ray"].is_initialized()):
+        check_token(address, insecure, note)
+    import ray
+
+    if ray.is_initialized():
+        return ray, False
+    handler = signal.getsignal(signal.SIGTERM)
+    settings: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
+    try:
+        if address is None:
+            ray.init(num_cpus=cpus, include_dashboard=False, **settings)
+        else:
+            ray.init(address, **settings)
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+    return ray, True
+
+
+def check_token(address: str, insecure: bool, note: Callable[[str], None]) -> None:
+    """Check that a cluster answers, and only to those who have its token.
+
+    Raises:
+      ConnectionError: it does not answer.
+      PermissionError: it answers without a token, and ``insecure`` is False.
+    """
+    without = _asks(address, {"RAY_AUTH_MODE": "disabled"})
+    if without is None:
+        if not insecure:
+            raise PermissionError(
+                f"the cluster at {address} runs what anyone sends to it: start it with RAY_AUTH_MODE=token, or accept that with "
+                "insecure=True"
+            )
+        note(f"the cluster at {address} asks for no token: anyone who reaches it can run programs there")
+        os.environ["RAY_AUTH_MODE"] = "disabled"
+    elif "InvalidAuthToken" not in without:
+        raise ConnectionError(f"no cluster answers at {address}: {without[-200:]}")
+    elif (with_ours := _asks(address, {"RAY_AUTH_MODE": "token"})) is not None:
+        raise PermissionError(
+            f"the cluster at {address} refuses this process's token: set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH "
+            f"({' '.join(with_ours.split())[:120]})"
+        )
+
+
+def _asks(address: str, variables: dict[str, str]) -> str | None:
+    """Ask for a cluster's status in a new process. Return None if it answers, else the error."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
+    try:
+        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=ANSWER)
+    except subprocess.TimeoutExpired:
+        return f"it did not answer in {ANSWER:g} s"
+    return None if done.returncode == 0 else (done.stderr.strip() or done.stdout.strip())

@@ -1,0 +1,108 @@
+"""``RayWorker``: the owner's end of an actor that holds an object."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from jaxrl.runtime.remote.calls import START, CallQueue, Outcomes, Request
+from jaxrl.runtime.remote.holder import Exceptional
+from jaxrl.runtime.remote.values import Packed
+from jaxrl.runtime.remote.versions import difference, full_versions, short_versions
+
+PATIENCE = 30.0
+"""Seconds that an object may wait for CPUs, GPUs or memory that other programs of the cluster use."""
+
+
+class Engine(Protocol):
+    """Methods of ``RayEngine`` that a worker calls."""
+
+    ray: Any
+    inbox: Any
+
+    def lose(self, worker: Any, how: str) -> Outcomes: ...
+
+    def finish(self, queue: CallQueue, why: str) -> Outcomes: ...
+
+    def note_once(self, text: str) -> None: ...
+
+
+class RayWorker:
+    """Actor that holds an object, and the requests that it has."""
+
+    def __init__(self, queue: CallQueue, actor: Any, engine: Engine) -> None:
+        self.queue, self._actor, self._engine = queue, actor, engine
+        self._asked, self._done = deque[int](), dict[int, Any]()
+        """Numbers of requests without an answer, in order, and answers that came before those of older requests."""
+        self._next = 0
+        self.since: float | None = None
+        self.begun = False
+        """Its process has started."""
+        self.is_open, self.has_room = True, True
+        self._expect(actor.versions.remote(), self._compare)
+        watch = actor.watch.remote(queue.job.resources.memory)
+        self._expect(watch, self._too_large)
+        self.gone = watch.future()
+        """Completed when the actor has ended."""
+
+    def send(self, request: Request) -> None:
+        """See ``calls.Worker``."""
+        if request.method == START:
+            reference = self._actor.start.remote(request.body)
+        else:
+            shared = [value.reference for value in request.references]
+            reference = self._actor.call.remote(request.method, request.body, *shared)
+        number = self._next
+        self._next += 1
+        self._asked.append(number)
+        self._expect(reference, lambda outcome: self._answered(number, outcome))
+
+    def end(self) -> None:
+        """See ``calls.Worker``."""
+        if self.is_open:
+            self.is_open = False
+            with contextlib.suppress(Exception):  # the cluster may be gone
+                self._engine.ray.kill(self._actor)
+
+    def _expect(self, reference: Any, handle: Callable[[Any], Outcomes]) -> None:
+        """Call ``handle`` with a result, in the engine's thread."""
+        reference.future().add_done_callback(lambda done: self._engine.inbox.put((self, done, handle)))
+
+    def lost(self, error: BaseException) -> Outcomes:
+        """Handle an error of Ray: the actor, or its machine, is gone."""
+        text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        return self._engine.lose(self, f"was lost ({text.rstrip('.')})")
+
+    def _answered(self, number: int, outcome: Packed | Exceptional) -> Outcomes:
+        self._done[number] = outcome
+        outcomes: Outcomes = []
+        while self._asked and self._asked[0] in self._done and self.is_open:
+            self.since = None
+            outcomes += self.queue.answered(self._done.pop(self._asked.popleft()))
+        return outcomes
+
+    def _compare(self, versions: dict[str, str]) -> Outcomes:
+        self.begun, self.since = True, None
+        if unequal := difference(short_versions(), versions):
+            return self._engine.finish(self.queue, f"the cluster has other versions: {unequal}")
+        if unequal := difference(full_versions(), versions):
+            self._engine.note_once(f"the cluster has other versions: {unequal}")
+        return []
+
+    def _too_large(self, how: str) -> Outcomes:
+        return self._engine.lose(self, how)
+
+    def trouble(self, elapsed: float) -> str | None:
+        """Return its fault if it takes too long. ``elapsed`` is the time on the clock of ``Ran``."""
+        if not self.queue.sent or self.since is None:
+            self.since = elapsed
+        timeout = self.queue.job.timeout if self.begun else None
+        if timeout is None or elapsed - self.since <= timeout:
+            return None
+        return f"did not finish in {timeout:g} s, and was killed: it hangs, or needs a larger timeout"
+
+    def is_waiting(self, elapsed: float) -> bool:
+        """Return whether it has waited too long for a place."""
+        return not self.begun and self.since is not None and elapsed - self.since > PATIENCE
