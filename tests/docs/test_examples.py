@@ -52,6 +52,7 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "export_policy": ({"total_steps": 1024}, r"actions: \[[01]( [01]){4}\]"),
     "two_processes": ({"total_steps": 1024}, r"return \d+\.\d"),
+    "remote_objects": ({"candidates": 8, "episodes": 1}, r"best of 8 policies: \d+\.\d of 500, mean of all: \d+\.\d"),
     "pmap": ({"iterations": 3}, r"2 devices, 3 iterations, return \d+\.\d"),
     "population_based_training": (
         {"members": 4, "total_steps": 4096, "chunk_iterations": 2},
