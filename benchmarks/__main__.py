@@ -91,6 +91,11 @@ def make_parser() -> argparse.ArgumentParser:
     actors.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     actors.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
 
+    remote = commands.add_parser("remote", help="calls of remote objects, compared with multiprocessing.Pool and with Ray")
+    remote.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
+    remote.add_argument("--scale", type=fraction, default=1.0, help="fewer calls, to check that everything works")
+    remote.add_argument("--without-ray", action="store_true", help="leave out Ray")
+
     memory = commands.add_parser("memory", help="memory of many seeds of DQN with large buffers, compared with their rows")
     memory.add_argument("--scale", type=fraction, default=1.0, help="smaller buffers, to check that everything works")
 
@@ -99,7 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
     scaling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
 
     table = commands.add_parser("table", help="print the tables from the results, and write them and the figures")
-    for command in (speed, scores, overhead, replay, sampling, learners, actors, memory, scaling, table):
+    for command in (speed, scores, overhead, replay, sampling, learners, actors, remote, memory, scaling, table):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
     return parser
 
@@ -122,6 +127,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "sampling": run_sampling,
             "learners": run_learners,
             "actors": run_actors,
+            "remote": run_remote,
             "scaling": run_scaling,
             "table": show,
         }
@@ -192,6 +198,15 @@ def run_replay(options: argparse.Namespace) -> int:
     print(replay.replay_report(result))
     write_table(options.out)
     return int(min(replay.ratios(result)) < 1)
+
+
+def run_remote(options: argparse.Namespace) -> int:
+    from benchmarks import remote
+
+    result = remote.measure(options.repeats, options.scale, options.out, remote.has_ray() and not options.without_ray)
+    print(remote.remote_report(result))
+    write_table(options.out)
+    return int(remote.missed(result))
 
 
 def run_sampling(options: argparse.Namespace) -> int:

@@ -24,7 +24,9 @@ Outcomes = list[Callable[[], object]]
 class Request:
     """A call, or the request to make the object."""
 
-    def __init__(self, method: str, body: Any, references: Sequence[Any] = (), discard: Callable[[], object] = int) -> None:
+    def __init__(
+        self, method: str, body: Any, references: Sequence[Any] = (), discard: Callable[[], object] = lambda: None
+    ) -> None:
         """
         Args:
           body: the arguments, as the engine sends them.
@@ -172,7 +174,7 @@ class CallQueue:
         text = f"{reason}{f', after {self.restarts} restarts' if self.restarts else ''}{self.where}"
         if self.restarts < self.job.restarts:
             self.restarts += 1
-            self._note(f"{reason}; replaced (restart {self.restarts} of {self.job.restarts})")
+            number = self.restarts
             self.waiting.extendleft(reversed(self.sent))
             self.sent.clear()
             try:
@@ -181,7 +183,8 @@ class CallQueue:
                 text = f"{reason}, and cannot be replaced: {error}"
             else:
                 self._ask_to_start()
-                return [_failing(each, lambda: kind(f"{reason}{self.where}")) for each in failed]
+                news = f"{reason}; replaced (restart {number} of {self.job.restarts})"
+                return [lambda: self._note(news), *(_failing(each, lambda: kind(f"{reason}{self.where}")) for each in failed)]
         first: Outcomes = [] if request is None else [_failing(request, lambda: kind(text))]
         return first + self.finish(lambda: WorkerLost(text))
 

@@ -66,6 +66,8 @@ class LocalEngine:
 
     def start(self, name: str, packed: Packed, resources: Resources, restarts: int, timeout: float | None) -> CallQueue:
         """Start a process for an object."""
+        if self._is_closing:
+            raise RuntimeError("this cluster is closed")
         lender, shares = Lender(), self._gpus.take(resources.gpus)
         variables = cpu_worker(max(1, int(resources.cpus))) if not shares else {}
         variables |= {"CUDA_VISIBLE_DEVICES": ",".join(shares), "PYTHONUNBUFFERED": "1"}
@@ -138,6 +140,7 @@ class LocalEngine:
             while not self._is_closing:
                 self._turn(self._selector.select(ENDED if self._ending else LOOK))
         finally:
+            self._is_closing = True
             with self.lock:
                 kill_all([queue.worker.child for queue in self._queues if not queue.is_idle])
                 end_all([queue.worker.child for queue in self._queues if queue.is_idle], End())
@@ -203,11 +206,11 @@ class LocalEngine:
         outcomes: Outcomes = []
         for process in [each for each in self._ending if each.is_over]:
             self._ending.remove(process)
-            if process.queue.error is not None or not process.is_open:  # it was asked to end
-                process.end()
-                self._drop(process.queue)
-            else:
+            if process.is_open and process.queue.error is None:
                 outcomes += self._lose(process, process.child.how_it_ended(0.0))
+            else:  # it was asked to end
+                process.end()
+                self._settled(process.queue, [])
         for _ in range(len(self._let_go)):
             queue, why = self._let_go.popleft()
             if queue.is_idle and queue.ready.done():
