@@ -88,7 +88,7 @@ def ray_sides(scale: float) -> Iterator[dict[str, dict[str, Section]]]:
     with remote.open("ray", cpus=4) as cluster:
         import ray
 
-        actor = ray.remote(num_cpus=0.1)(Worker).remote()
+        actor: Any = ray.remote(num_cpus=0.1)(Worker).remote()
         ray.get(actor.nothing.remote())
         shared = ray.put(np.ones(LARGE, np.uint8))
         yield {
