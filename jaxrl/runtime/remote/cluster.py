@@ -116,7 +116,8 @@ class Cluster:
 
         Args:
           function: class of the object, or a function that returns it.
-          args, keywords: its arguments. Where a keyword has the name of a setting below, use ``functools.partial``.
+          args: its arguments.
+          keywords: its keyword arguments. Where one has the name of a setting below, use ``functools.partial``.
           cpus: number of cores that it uses, and of threads that its libraries get. The cluster has a limited number.
           gpus: number of GPUs, or a fraction of one. An object sees no other GPUs, and with 0 none at all.
           memory: bytes that it may use, or text such as "2GB". If it uses more, its process is killed.
@@ -176,8 +177,11 @@ class Cluster:
 
         Args:
           function: function of one item, which may be called again for an item whose process is lost.
-          cpus, gpus, memory, timeout: of each process, as in ``start``.
+          cpus: number of cores of each process; this and the next two as in ``start``.
+          gpus: number of GPUs of each process.
+          memory: bytes that each process may use.
           retries: number of times that an item is tried again if its process is lost, or takes longer than ``timeout``.
+          timeout: seconds that an item may take.
 
         Raises:
           NotEnough: not even one process fits.
