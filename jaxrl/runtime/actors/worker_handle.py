@@ -11,12 +11,10 @@ from jaxrl.envs.subprocess.child import Child
 from jaxrl.envs.subprocess.shared_memory import SharedMemory
 from jaxrl.runtime.actors.messages import RolloutSegment, WorkerJob
 from jaxrl.runtime.samplers.diagnostics import WorkerState
+from jaxrl.runtime.system.clock import STANDSTILL
 
 START_TIMEOUT = 120.0
 """Minimum number of seconds that a worker may take to import its modules, open its environments and compile its policy."""
-
-STANDSTILL = 1.0
-"""Seconds after which a worker that was stopped (SIGSTOP) is replaced."""
 
 
 class WorkerHandle:

@@ -170,23 +170,28 @@ class CallQueue:
         request = self.sent.popleft() if self.sent else None
         when = "between two calls" if request is None else f"during {request.method}" if request.method else "at its start"
         reason = f"the worker of {self.job.name} {how} {when}"
-        failed = [request] if request is not None and request.method else []
-        text = f"{reason}{f', after {self.restarts} restarts' if self.restarts else ''}{self.where}"
-        if self.restarts < self.job.restarts:
-            self.restarts += 1
-            number = self.restarts
-            self.waiting.extendleft(reversed(self.sent))
-            self.sent.clear()
-            try:
-                self.worker = self._start_worker(self)
-            except OSError as error:
-                text = f"{reason}, and cannot be replaced: {error}"
-            else:
-                self._ask_to_start()
-                news = f"{reason}; replaced (restart {number} of {self.job.restarts})"
-                return [lambda: self._note(news), *(_failing(each, lambda: kind(f"{reason}{self.where}")) for each in failed)]
+        trouble = self._replace()
+        if trouble is None:
+            news = f"{reason}; replaced (restart {self.restarts} of {self.job.restarts})"
+            failed = [] if request is None or request.method == START else [request]
+            return [lambda: self._note(news), *(_failing(each, lambda: kind(f"{reason}{self.where}")) for each in failed)]
+        text = f"{reason}{trouble}{self.where}"
         first: Outcomes = [] if request is None else [_failing(request, lambda: kind(text))]
         return first + self.finish(lambda: WorkerLost(text))
+
+    def _replace(self) -> str | None:
+        """Start another worker, which gets the calls that were not begun. Return the end of a message if that is not possible."""
+        if self.restarts >= self.job.restarts:
+            return f", after {self.restarts} restart{'s' * (self.restarts > 1)}" if self.restarts else ""
+        self.restarts += 1
+        self.waiting.extendleft(reversed(self.sent))
+        self.sent.clear()
+        try:
+            self.worker = self._start_worker(self)
+        except OSError as error:
+            return f", and cannot be replaced: {error}"
+        self._ask_to_start()
+        return None
 
     def finish(self, error: Callable[[], Exception], failed: Sequence[Request] = ()) -> Outcomes:
         """End the object. These requests, and all without an answer, fail with the error, as do further calls."""
@@ -210,6 +215,9 @@ def _failing(request: Request, error: Callable[[], Exception]) -> Callable[[], N
 
 
 def complete(outcomes: Outcomes) -> None:
-    """Complete futures. Call this without the lock."""
+    """Complete futures. Call this without the lock. What a user's callback raises is reported as of any thread."""
     for outcome in outcomes:
-        outcome()
+        try:
+            outcome()
+        except Exception as error:
+            threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread())))

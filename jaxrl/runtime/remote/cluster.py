@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import threading
@@ -15,14 +16,18 @@ from typing import Any, Generic, TypeVar
 
 from jaxrl.runtime.remote.calls import CallQueue
 from jaxrl.runtime.remote.holder import Slot
-from jaxrl.runtime.remote.resources import Resources, asked, check_enough
+from jaxrl.runtime.remote.parallel_map import ParallelMap
+from jaxrl.runtime.remote.resources import Resources, asked, check_amount, check_enough, left_of, number_that_fit
 from jaxrl.runtime.remote.values import Packed, pack
 from jaxrl.settings.aliases import unknown
-from jaxrl.settings.validation import check_count, check_number
+from jaxrl.settings.validation import Range, check_count
 
 T = TypeVar("T")
 
 ENGINES = ("local", "ray")
+
+CONSTRUCTOR = "_jaxrl_constructor"
+"""Attribute of a class with the decorator: the function that makes an object in the calling process."""
 
 
 class Reference(Generic[T]):
@@ -40,9 +45,9 @@ class Reference(Generic[T]):
 class RemoteObject:
     """Object in another process. It ends with its cluster, with ``close``, and when nothing refers to it."""
 
-    def __init__(self, engine: Any, queue: CallQueue) -> None:
-        self._engine, self._queue = engine, queue
-        self._release = weakref.finalize(self, engine.let_go, queue, "nothing refers to it")
+    def __init__(self, cluster: Cluster, queue: CallQueue) -> None:
+        self._cluster, self._engine, self._queue = cluster, cluster._engine, queue  # the cluster lives as long as its objects
+        self._release = weakref.finalize(self, self._engine.let_go, queue, "nothing refers to it")
         self._release.atexit = False
 
     def call(self, method: str, /, *args: Any, **keywords: Any) -> Future[Any]:
@@ -131,21 +136,19 @@ class Cluster:
           RuntimeError: the cluster is closed.
         """
         self._check_open()
-        function = getattr(function, "construct", function)  # of a class with the decorator
+        function = getattr(function, CONSTRUCTOR, function)
         if not callable(function):
             raise TypeError(f"start({function!r}) must begin with a class, or a function that returns an object")
         kind = getattr(getattr(function, "func", function), "__name__", type(function).__name__)
         wanted, restarts = asked(cpus, gpus, memory), check_count("restarts", restarts, at_least=0)
         if timeout is not None:
-            check_number("timeout", timeout)
-            if timeout <= 0:
-                raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0, or None")
+            check_amount("timeout", timeout, Range(0, open_low=True))
         packed = pack_job(function, args, keywords)
         with self._lock:
             name = f"{kind} {next(self._numbers.setdefault(kind, itertools.count()))}"
-            check_enough(name, wanted, self._engine.total, self._engine.used(), self._engine.hint)
+            check_enough(name, wanted, self._engine.total, self._left(), self._engine.hint)
             queue = self._engine.start(name, packed, wanted, restarts, timeout)
-        return RemoteObject(self._engine, queue)
+        return RemoteObject(self, queue)
 
     def put(self, value: T) -> Reference[T]:
         """Send a value to the cluster once, for any number of calls. Methods receive it as read-only arrays.
@@ -186,20 +189,15 @@ class Cluster:
         Raises:
           NotEnough: not even one process fits.
         """
-        from jaxrl.runtime.remote.mapping import Mapping
-
         self._check_open()
-        settings = {"cpus": cpus, "gpus": gpus, "memory": memory, "timeout": timeout}
-        return Mapping(self, function, [*items], self._most(asked(cpus, gpus, memory)), retries, settings).results()
+        everything = [*items]
+        number = number_that_fit(asked(cpus, gpus, memory), self._left(), len(everything))
+        settings: dict[str, Any] = {"cpus": cpus, "gpus": gpus, "memory": memory, "timeout": timeout}
+        start = functools.partial(self.start, **settings)
+        return ParallelMap(start, function, everything, max(1, number), retries).results()
 
-    def _most(self, wanted: Resources) -> int:
-        """Return how many such objects fit, and at least one."""
-        used, fits = self._engine.used(), []
-        for name in wanted._fields:
-            if want := getattr(wanted, name):
-                left = getattr(self._engine.total, name) - sum(getattr(other, name) for other in used)
-                fits.append(int(left / want + 1e-9))
-        return max(1, min(fits, default=os.cpu_count() or 1))
+    def _left(self) -> Resources:
+        return left_of(self._engine.total, self._engine.used())
 
     @property
     def resources(self) -> Resources:

@@ -10,7 +10,10 @@ from jaxrl.runtime.remote.cluster import RemoteObject, current_cluster
 
 
 class RemoteProxy:
-    """Object of a class with the decorator. Its methods are those of the class, called in another process."""
+    """Object of a class with the decorator. Its methods are those of the class, called in another process.
+
+    It ends with its cluster, and when nothing refers to it.
+    """
 
     def __init__(self, cls: type, handle: RemoteObject, wait: bool) -> None:
         self._cls, self._handle, self._wait = cls, handle, wait
@@ -30,14 +33,10 @@ class RemoteProxy:
         return call
 
     def __dir__(self) -> list[str]:
-        return [name for name in dir(self._cls) if not name.startswith("_")] + ["close"]
+        return [name for name in dir(self._cls) if not name.startswith("_") and callable(getattr(self._cls, name))]
 
     def __repr__(self) -> str:
         return repr(self._handle)
-
-    def close(self) -> None:
-        """End the object."""
-        self._handle.close()
 
 
 class RemoteClass:
@@ -50,7 +49,7 @@ class RemoteClass:
 
     def __call__(self, *args: Any, **keywords: Any) -> RemoteProxy:
         """Make an object on the innermost open cluster. With ``wait``, return once it is made."""
-        handle = current_cluster().start(self.construct, *args, **keywords, **self._settings)
+        handle = current_cluster().start(self._jaxrl_constructor, *args, **keywords, **self._settings)
         if self._wait:
             handle.ready.result()
         return RemoteProxy(self._cls, handle, self._wait)
@@ -62,8 +61,8 @@ class RemoteClass:
         return self._name
 
     @property
-    def construct(self) -> Constructor:
-        """Function that makes an object in the calling process."""
+    def _jaxrl_constructor(self) -> Constructor:
+        """See ``cluster.CONSTRUCTOR``."""
         return Constructor(self)
 
 

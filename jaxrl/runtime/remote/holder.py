@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jaxrl.envs.host import one_line
 from jaxrl.runtime.remote.values import Packed, pack, unpack
 
 
@@ -73,7 +74,7 @@ class Holder:
         self._end_forks()
         frames = error.__traceback__ and error.__traceback__.tb_next  # without the frame of this class
         text = "".join(traceback.format_exception(type(error), error, frames))
-        return Exceptional(type(error).__name__, " ".join(str(error).split()), text)
+        return Exceptional(type(error).__name__, one_line(error), text)
 
     def _end_forks(self) -> None:
         """End a process that the object forked and that came back from the call. Its answer would be a second one."""

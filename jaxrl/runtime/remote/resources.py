@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from jaxrl.envs.subprocess.descendants import PROCESSES
 from jaxrl.runtime.remote.errors import NotEnough
 from jaxrl.runtime.system.gpus import count_gpus, gpus_excluded
+from jaxrl.runtime.system.memory import show_bytes
+from jaxrl.settings.aliases import shortened
+from jaxrl.settings.validation import Range
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
-PROCESSES = Path("/proc")
-
 PAGE = os.sysconf("SC_PAGE_SIZE")
+
+WEIGH = 1.0
+"""Seconds between two checks of the memory that objects use."""
 
 
 class Resources(NamedTuple):
@@ -29,25 +33,27 @@ class Resources(NamedTuple):
     def __str__(self) -> str:
         texts = [f"{self.cpus:g} CPU{'s' * (self.cpus != 1)}"]
         texts += [f"{self.gpus:g} GPU{'s' * (self.gpus != 1)}"] if self.gpus else []
-        texts += [f"{show_size(self.memory)} of memory"] if self.memory else []
+        texts += [f"{show_bytes(self.memory)} of memory"] if self.memory else []
         return ", ".join(texts)
 
 
-def asked(cpus: object, gpus: object, memory: object) -> Resources:
+def asked(cpus: Any, gpus: Any, memory: Any) -> Resources:
     """Check what an object asks for.
 
     Raises:
       TypeError, ValueError: it is not a number, or negative.
     """
-    return Resources(_number("cpus", cpus), _number("gpus", gpus), 0 if memory is None else parse_size("memory", memory))
+    for name, value in (("cpus", cpus), ("gpus", gpus)):
+        check_amount(name, value, Range(0))
+    return Resources(cpus, gpus, 0 if memory is None else parse_size("memory", memory))
 
 
-def _number(name: str, value: object) -> float:
+def check_amount(name: str, value: Any, allowed: Range) -> None:
+    """Check that a value is a number in the range, as ``settings.validation.check_number`` does with JAX."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name}={value!r} must be a number, such as 1 or 0.5")
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{name}={value!r} must be a number of at least 0, such as 1 or 0.5")
-    return value
+        raise TypeError(f"{name}={shortened(value)} must be {allowed}")
+    if not allowed.contains(value):
+        raise ValueError(f"{name}={value:g} is not allowed: it must be {allowed}")
 
 
 def parse_size(name: str, value: object) -> int:
@@ -61,26 +67,35 @@ def parse_size(name: str, value: object) -> int:
     return size
 
 
-def show_size(count: float) -> str:
-    """Format bytes in the units that ``parse_size`` reads."""
-    power = next(p for p in (4, 3, 2, 1, 0) if count >= 1000**p or not p)
-    return f"{count / 1000**power:.3g} {('B', 'KB', 'MB', 'GB', 'TB')[power]}"
+def left_of(total: Resources, used: Iterable[Resources]) -> Resources:
+    """Return what objects leave of the total."""
+    return Resources(*(have - sum(taken) for have, *taken in zip(total, *used, strict=True)))
 
 
-def check_enough(what: str, wanted: Resources, total: Resources, used: Iterable[Resources], hint: str) -> None:
-    """Check that an object fits beside the others.
+def check_enough(what: str, wanted: Resources, total: Resources, left: Resources, hint: str) -> None:
+    """Check that an object fits into what is left.
 
     Raises:
       NotEnough: it does not. ``hint`` says how to get more.
     """
-    others = list(used)
-    for name in wanted._fields:
-        want, have, taken = getattr(wanted, name), getattr(total, name), sum(getattr(other, name) for other in others)
-        if want and want > have - taken + 1e-9:
-            wants, has, took = (show_size(n) if name == "memory" else f"{n:g}" for n in (want, have, taken))
+    for name, want, have, free in zip(wanted._fields, wanted, total, left, strict=True):
+        if want and want > free + 1e-9:
+            wants, has, took = (show_bytes(int(n)) if name == "memory" else f"{n:g}" for n in (want, have, have - free))
             kind = "of memory" if name == "memory" else f"{name[:-1].upper()}{'s' * (want != 1)}"
-            rest = f", and other objects use {took}" if taken else ""
+            rest = f", and other objects use {took}" if have > free else ""
             raise NotEnough(f"{what} asks for {wants} {kind}, and there are {has}{rest}: {hint}")
+
+
+def number_that_fit(wanted: Resources, left: Resources, at_most: int) -> int:
+    """Return how many such objects fit into what is left."""
+    return min([at_most, *(int(free / want + 1e-9) for want, free in zip(wanted, left, strict=True) if want)])
+
+
+def check_memory(used: int, limit: int) -> str | None:
+    """Return the fault of a process that uses more memory than its limit, as a predicate."""
+    if used <= limit:
+        return None
+    return f"used {show_bytes(used)} of memory, more than its limit of {show_bytes(limit)}, and was killed"
 
 
 def memory_of(pid: int) -> int:

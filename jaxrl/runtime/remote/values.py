@@ -6,6 +6,8 @@ import pickle
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jaxrl.envs.host import one_line
+
 BY_REFERENCE_TO_SCRIPT = b"__main__"
 """Occurs in each pickle that refers to something in the main script, which another process cannot import."""
 
@@ -46,7 +48,7 @@ def pack(value: Any) -> Packed:
         try:
             data = cloudpickle.dumps(value, 5, buffer_callback=buffers.append)
         except Exception as error:
-            raise TypeError(f"{' '.join(str(error).split())} ({type(error).__name__})") from error
+            raise TypeError(f"{one_line(error)} ({type(error).__name__})") from error
     return Packed(data, [buffer.raw() for buffer in buffers])
 
 

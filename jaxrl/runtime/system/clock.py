@@ -7,6 +7,9 @@ import time
 LOOK = 0.25
 """Seconds between checks of silent processes."""
 
+STANDSTILL = 1.0
+"""Seconds after which a process that was stopped (SIGSTOP) is replaced or killed."""
+
 
 class Ran:
     """Seconds that this process has run, without time in which it was suspended.

@@ -113,7 +113,7 @@ def test_jax_is_not_imported() -> None:
 from jaxrl import remote
 from tests.helpers.processes.remote_objects import Counter
 with remote.open() as cluster:
-    added = cluster.start(Counter).call("add").result(60)
+    added = cluster.start(Counter, timeout=60, memory="1GB").call("add").result(60)
 result = [added, "jax" in sys.modules]
 """
     assert in_fresh_python(code) == [1, False]

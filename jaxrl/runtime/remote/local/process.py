@@ -28,9 +28,7 @@ from jaxrl.runtime.remote.local.wire import (
     send_some,
 )
 from jaxrl.runtime.remote.values import Packed
-
-STANDSTILL = 1.0
-"""Seconds after which a worker that was stopped (SIGSTOP) is lost."""
+from jaxrl.runtime.system.clock import STANDSTILL
 
 
 class SharedValue:
@@ -63,7 +61,7 @@ class LocalProcess:
         self.mailbox = Mailbox(self._socket, socket.MSG_DONTWAIT)
         self._outbox: deque[tuple[Any, Sequence[int]]] = deque()
         self._lent, self._known = set[int](), set[int]()
-        """Blocks that it reads; numbers of shared values that it has."""
+        """Blocks that the process reads; numbers of shared values that it has."""
         self.since: float | None = None
         self.stopped: float | None = None
         """Times, on the clock of ``Ran``, of the last answer and of the SIGSTOP that stopped it."""
@@ -119,7 +117,7 @@ class LocalProcess:
                 self._outbox.popleft()
 
     def return_blocks(self, blocks: Sequence[int]) -> None:
-        """Report blocks of its that are no longer read here."""
+        """Return blocks of the process, which this side has finished reading."""
         self._post(Returned(tuple(blocks)))
 
     def forget(self, numbers: Sequence[int]) -> None:
@@ -129,14 +127,14 @@ class LocalProcess:
             self._post(Forget(tuple(known)))
 
     def take_back(self, blocks: Sequence[int]) -> None:
-        """Use blocks again that it no longer reads."""
+        """Reuse blocks that the process has finished reading."""
         self._lent.difference_update(blocks)
         self._lender.take_back(blocks)
 
     def take_back_all(self) -> None:
-        """The same for a process that has ended, except blocks of calls that another process will execute."""
-        kept = {request.body[0].buffers.block for request in self.queue.waiting if _is_lent(request)}
-        kept |= {request.body[0].buffers.block for request in self.queue.sent if _is_lent(request)}
+        """Reuse all blocks of a process that has ended, except those of calls that another process will execute."""
+        calls = [*self.queue.waiting, *self.queue.sent]
+        kept = {request.body[0].buffers.block for request in calls if _is_lent(request)}
         self.take_back([*(self._lent - kept)])
 
     def leave(self) -> None:

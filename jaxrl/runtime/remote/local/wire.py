@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 from jaxrl.envs.subprocess.inbox import CHUNK, LONG_SIZE, SIZE, Inbox
 from jaxrl.envs.subprocess.shared_memory import ALIGNMENT, SharedMemory
-from jaxrl.runtime.remote.resources import show_size
 from jaxrl.runtime.remote.values import Packed
-from jaxrl.runtime.system.memory import available_on_host
+from jaxrl.runtime.system.memory import available_on_host, show_bytes
 
 LARGE = 2**18
 """Bytes of a value's buffers from which they go through shared memory."""
@@ -188,7 +187,7 @@ class Lender:
             return number, self._blocks[number]
         available = available_on_host()
         if available is not None and num_bytes > available:
-            raise MemoryError(f"{show_size(num_bytes)} of shared memory are needed, and {show_size(available)} are available")
+            raise MemoryError(f"{show_bytes(num_bytes)} of shared memory are needed, and {show_bytes(available)} are available")
         self._next += 1
         self._blocks[self._next] = memory = SharedMemory(num_bytes, hint="send less at once, or keep fewer results")
         return self._next, memory

@@ -36,7 +36,7 @@ class LocalWorker:
         self._owner, self._mailbox, self._lender, self._holder = owner, Mailbox(owner), Lender(), Holder()
         self._shared: dict[int, Packed] = {}
         self._returned: deque[int] = deque()
-        """Blocks of the owner that are no longer read. Garbage collection appends to it."""
+        """Blocks to return to the owner. Garbage collection appends to it."""
 
     def serve(self) -> None:
         """Answer messages until the owner ends."""

@@ -12,12 +12,9 @@ import numpy as np
 from jaxrl.envs.subprocess.child import open_log
 from jaxrl.runtime.remote.holder import Exceptional, Holder
 from jaxrl.runtime.remote.ray.guard import start_guard
-from jaxrl.runtime.remote.resources import memory_of, show_size
+from jaxrl.runtime.remote.resources import WEIGH, check_memory, memory_of
 from jaxrl.runtime.remote.values import Packed
 from jaxrl.runtime.remote.versions import full_versions
-
-WEIGH = 1.0
-"""Seconds between two checks of the memory that the object uses."""
 
 
 class RayHolder:
@@ -42,9 +39,9 @@ class RayHolder:
 
     def watch(self, limit: int) -> str:
         """Return once the process uses more than ``limit`` bytes, with a text that says so; 0: never."""
-        while not limit or (used := memory_of(os.getpid())) <= limit:
+        while not limit or not (fault := check_memory(memory_of(os.getpid()), limit)):
             time.sleep(WEIGH)
-        return f"used {show_size(used)} of memory, more than its limit of {show_size(limit)}, and was killed"
+        return fault
 
 
 def for_ray(outcome: Any) -> Any:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from jaxrl.envs.host import one_line
+
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Variable that, set to 0, makes Ray use the loopback interface for a cluster of one machine. Read when Ray is imported."""
 
@@ -64,11 +66,11 @@ def check_token(address: str, insecure: bool, note: Callable[[str], None]) -> No
         note(f"the cluster at {address} asks for no token: anyone who reaches it can run programs there")
         os.environ["RAY_AUTH_MODE"] = "disabled"
     elif "InvalidAuthToken" not in without:
-        raise ConnectionError(f"no cluster answers at {address}: {without[-200:]}")
+        raise ConnectionError(f"no cluster answers at {address}: {one_line(without)[-200:]}")
     elif (with_ours := _asks(address, {"RAY_AUTH_MODE": "token"})) is not None:
         raise PermissionError(
             f"the cluster at {address} refuses this process's token: set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH "
-            f"({' '.join(with_ours.split())[:120]})"
+            f"({one_line(with_ours)[:120]})"
         )
 
 

@@ -14,12 +14,7 @@ import time
 
 from jaxrl.envs.subprocess.descendants import VARIABLE, end_marked, is_stopped, new_mark
 from jaxrl.interpreter import python_command
-
-STANDSTILL = 1.0
-"""Seconds after which a parent that was stopped (SIGSTOP) is killed."""
-
-LOOK = 0.25
-"""Seconds between checks of the parent."""
+from jaxrl.runtime.system.clock import LOOK, STANDSTILL
 
 
 def start_guard() -> None:

@@ -24,7 +24,7 @@ class Engine(Protocol):
 
     def lose(self, worker: Any, how: str) -> Outcomes: ...
 
-    def finish(self, queue: CallQueue, why: str) -> Outcomes: ...
+    def refuse(self, queue: CallQueue, why: str) -> Outcomes: ...
 
     def note_once(self, text: str) -> None: ...
 
@@ -86,7 +86,7 @@ class RayWorker:
     def _compare(self, versions: dict[str, str]) -> Outcomes:
         self.begun, self.since = True, None
         if unequal := difference(short_versions(), versions):
-            return self._engine.finish(self.queue, f"the cluster has other versions: {unequal}")
+            return self._engine.refuse(self.queue, f"the cluster has other versions: {unequal}")
         if unequal := difference(full_versions(), versions):
             self._engine.note_once(f"the cluster has other versions: {unequal}")
         return []

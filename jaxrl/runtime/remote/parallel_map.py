@@ -1,4 +1,4 @@
-"""``Mapping``: a function applied to many items by several remote objects. Does not import jax."""
+"""``ParallelMap``: a function applied to many items by several remote objects. Does not import jax."""
 
 from __future__ import annotations
 
@@ -25,26 +25,20 @@ class Function:
         return self.function(item)
 
 
-class Mapping:
+class ParallelMap:
     """Items that wait, and workers that take them as they become idle."""
 
     def __init__(
-        self,
-        cluster: Any,
-        function: Callable[[Any], Any],
-        items: Sequence[Any],
-        most: int,
-        retries: int,
-        settings: dict[str, Any],
+        self, start: Callable[..., Any], function: Callable[[Any], Any], items: Sequence[Any], num_workers: int, retries: int
     ) -> None:
+        """``start`` starts a remote object, as ``Cluster.start`` does."""
         self._items, self._futures = items, [Future[Any]() for _ in items]
         self._tries = [1 + check_count("retries", retries, at_least=0)] * len(items)
         self._waiting, self._lock = deque(range(len(items))), threading.Lock()
         self._objects: list[Any] = []
-        restarts = sum(self._tries)
         try:
-            for _ in range(min(most, len(items))):
-                self._objects.append(cluster.start(Function, function, restarts=restarts, **settings))
+            for _ in range(min(num_workers, len(items))):
+                self._objects.append(start(Function, function, restarts=sum(self._tries)))
         except BaseException:
             self.close()
             raise
@@ -57,17 +51,18 @@ class Mapping:
         return _results(self, self._futures[::-1])
 
     def _next(self, worker: Any) -> None:
-        """Give a worker its next item."""
+        """Give a worker its next item. An item that cannot be sent fails, and the one after it is tried."""
+        while (index := self._take()) is not None:
+            try:
+                future = worker.call("apply", self._items[index])
+            except Exception as error:
+                self._futures[index].set_exception(error)
+            else:
+                return future.add_done_callback(lambda done, index=index: self._done(worker, index, done))
+
+    def _take(self) -> int | None:
         with self._lock:
-            if not self._waiting:
-                return
-            index = self._waiting.popleft()
-        try:
-            future = worker.call("apply", self._items[index])
-        except Exception as error:
-            self._futures[index].set_exception(error)
-            return self._next(worker)
-        future.add_done_callback(lambda done: self._done(worker, index, done))
+            return self._waiting.popleft() if self._waiting else None
 
     def _done(self, worker: Any, index: int, done: Future[Any]) -> None:
         error = done.exception()
@@ -89,7 +84,7 @@ class Mapping:
             each.close()
 
 
-def _results(mapping: Mapping, futures: list[Future[Any]]) -> Iterator[Any]:
+def _results(mapping: ParallelMap, futures: list[Future[Any]]) -> Iterator[Any]:
     """``futures`` are in reverse order. A result is freed once it was yielded."""
     try:
         while futures:
