@@ -12,8 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from jaxrl import remote
+from tests.helpers.processes.children import runs, soon
+
+ENGINES = ["local", pytest.param("ray", marks=pytest.mark.ray)]
+
+WAIT = 60.0
+"""Seconds after which a test gives up."""
+
+
+def ended(pid: int) -> bool:
+    return soon(lambda: not runs(pid))
+
+
+def fails(future: Any) -> Exception:
+    error = future.exception(WAIT)
+    assert error is not None
+    return error
 
 
 class Counter:
@@ -81,6 +98,17 @@ class Counter:
                 super().__init__("of a local class")
 
         raise Local(1, 2)
+
+    def is_short_of_memory(self) -> None:
+        """Let the process find no memory to share from now on."""
+        sys.modules["jaxrl.runtime.remote.local.wire"].available_on_host = lambda: 10
+
+    def close(self) -> str:
+        return "of the object itself"
+
+    @classmethod
+    def construct(cls) -> str:
+        return "of the class itself"
 
     def lock(self) -> Any:
         return threading.Lock()
@@ -164,3 +192,16 @@ class WaitingSimulator:
 
     def die(self) -> None:
         os._exit(3)
+
+
+class OnlyHere:
+    """Function that another process cannot load."""
+
+    def __call__(self, number: int) -> int:
+        return number
+
+    def __setstate__(self, state: object) -> None:
+        raise ValueError("cannot be loaded")
+
+    def __getstate__(self) -> object:
+        return {"some": "state"}

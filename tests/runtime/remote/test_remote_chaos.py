@@ -18,12 +18,11 @@ import pytest
 from jaxrl import remote
 from jaxrl.runtime.remote.resources import memory_of
 from tests.helpers.processes.children import runs, soon
-from tests.helpers.processes.remote_objects import Counter
+from tests.helpers.processes.remote_objects import ENGINES, Counter
 
 pytestmark = [pytest.mark.chaos, pytest.mark.expensive(200)]
 
 KILLS = 50
-ENGINES = ["local", pytest.param("ray", marks=pytest.mark.ray)]
 
 
 class Recorder(Counter):

@@ -18,9 +18,8 @@ from jaxrl import remote
 from tests.helpers.fresh_python import in_fresh_python
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.children import runs, soon
-from tests.helpers.processes.remote_objects import Counter
+from tests.helpers.processes.remote_objects import ENGINES, Counter
 
-ENGINES = ["local", pytest.param("ray", marks=pytest.mark.ray)]
 on_each_engine = pytest.mark.parametrize("engine", ENGINES)
 
 SCRIPT = """
@@ -111,7 +110,7 @@ def test_a_fork_of_the_owner_leaves_the_cluster_alone(engine: str) -> None:
 def test_jax_is_not_imported() -> None:
     code = """
 from jaxrl import remote
-from tests.helpers.processes.remote_objects import Counter
+from tests.helpers.processes.remote_objects import ENGINES, Counter
 with remote.open() as cluster:
     added = cluster.start(Counter, timeout=60, memory="1GB").call("add").result(60)
 result = [added, "jax" in sys.modules]
@@ -160,7 +159,7 @@ JOIN = """
 import os, time
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # reach a cluster that listens on loopback alone
 from jaxrl import remote
-from tests.helpers.processes.remote_objects import Counter
+from tests.helpers.processes.remote_objects import ENGINES, Counter
 notes, start = [], time.monotonic()
 try:
     with remote.open("ray", address={address!r}, insecure={insecure}, note=notes.append) as cluster:

@@ -45,9 +45,7 @@ class LocalEngine(Engine):
         self._held = dict[CallQueue, tuple[Lender, dict[str, float]]]()
         """Object -> its blocks of memory, and its share of each GPU."""
         self._selector = selectors.DefaultSelector()
-        self._asleep, self._bell = (
-            socket.socketpair()
-        )  # not bare descriptors: one could be another file by the time of a late ring
+        self._asleep, self._bell = socket.socketpair()  # a late ring of a bare descriptor might reach another file
         self._selector.register(self._asleep, selectors.EVENT_READ)
         self._ending = list[LocalProcess]()
         """Processes that were asked to end, or whose connection has ended."""
@@ -104,7 +102,11 @@ class LocalEngine(Engine):
             with self.lock:
                 kill_all([queue.worker.child for queue in self._queues if not queue.is_idle])
                 end_all([queue.worker.child for queue in self._queues if queue.is_idle], End())
-                outcomes = [each for queue in [*self._queues] for each in self._end_now(queue, "its cluster was closed")]
+                outcomes: Outcomes = []
+                for queue in [*self._queues]:
+                    outcomes += self._end_now(queue, "its cluster was closed")
+                    queue.worker.end()  # also of an object that was already asked to end
+                    self.settled(queue, [])
                 self._selector.close()
                 self._asleep.close()
                 self._bell.close()
