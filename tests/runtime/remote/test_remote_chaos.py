@@ -18,25 +18,11 @@ import pytest
 from jaxrl import remote
 from jaxrl.runtime.remote.resources import memory_of
 from tests.helpers.processes.children import runs, soon
-from tests.helpers.processes.remote_objects import ENGINES, Counter
+from tests.helpers.processes.remote_objects import ENGINES, Counter, Recorder
 
 pytestmark = [pytest.mark.chaos, pytest.mark.expensive(200)]
 
 KILLS = 50
-
-
-class Recorder(Counter):
-    """Counter that appends the number of each call to a file before it works."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.path = path
-
-    def record(self, number: int, data: np.ndarray) -> int:
-        with open(self.path, "a") as file:
-            file.write(f"{number} {os.getpid()}\n")
-        time.sleep(0.002)
-        return int(data[number % len(data)])
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -60,6 +46,7 @@ def test_random_kills_lose_only_the_calls_in_progress(tmp_path: Path, engine: st
         caller.start()
         try:
             while killed < KILLS:
+                assert caller.is_alive()
                 time.sleep(generator.uniform(0.02, 0.3))
                 with contextlib.suppress(OSError, IndexError):
                     pid = int(generator.choice(paths).read_text().split("\n")[-2].split()[1])
