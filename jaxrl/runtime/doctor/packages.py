@@ -23,6 +23,7 @@ REQUIRED = {
     "envpool": "environments by envpool:name",
     "orbax-checkpoint": "checkpoints: saving, resuming, loading policies",
     "matplotlib": "learning curves",
+    "cloudpickle": "functions of a script, sent to other processes",
     "pillow": "pictures of environments: jaxrl record",
     "flatbuffers": "exporting policies",
     "rich": "the display of runs",
@@ -39,6 +40,7 @@ OPTIONAL = {
     "jumanji": "environments by jumanji:name",
     "xminigrid": "environments by xminigrid:name",
     "Box2D": "gymnasium:LunarLander-v3, BipedalWalker-v3 and CarRacing-v3",
+    "ray": 'remote objects on several machines: remote.open("ray")',
     "pygame-ce": "pictures of gymnasium's environments, and Box2D",
 }
 """Package -> its purpose."""
