@@ -106,9 +106,7 @@ class Child:
 
     def write_log(self, text: str) -> None:
         """Append text to its log, if it has one."""
-        if self.log is not None:
-            with contextlib.suppress(OSError), open_log(self.log) as log:
-                log.write(f"{text.rstrip()}\n".encode(errors="replace"))
+        append_to_log(self.log, line(text))
 
     @property
     def is_ours(self) -> bool:
@@ -187,6 +185,18 @@ def end_all(children: Sequence[Child], farewell: Any, grace: float = GRACE) -> N
         kill_all(children)
         for child in children:
             child.release()
+
+
+def line(text: str) -> bytes:
+    """Return text as a line of a log."""
+    return f"{text.rstrip()}\n".encode(errors="replace")
+
+
+def append_to_log(path: Path | None, output: bytes) -> None:
+    """Append output to a log, if there is one. Errors of the disk are ignored."""
+    if path is not None:
+        with contextlib.suppress(OSError), open_log(path) as log:
+            log.write(output)
 
 
 def open_log(path: Path) -> BinaryIO:

@@ -13,22 +13,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.envs.subprocess.child import GRACE, RemoteTraceback, WorkerFailed, end_all
-from jaxrl.envs.subprocess.inbox import Garbled
-from jaxrl.runtime.actors import messages
-from jaxrl.runtime.actors.messages import Done, Failed, Filled, Ready, Shapes, part_of
-from jaxrl.runtime.actors.rollout_memory import Blocks, Progress, Ticket
+from jaxrl.envs.subprocess.child import GRACE, RemoteTraceback, WorkerFailed
+from jaxrl.runtime.actors.messages import Done, Failed, Filled, Lost, Ready, Shapes, of_all, part_of, shapes_of
+from jaxrl.runtime.actors.rollout_memory import Ticket
+from jaxrl.runtime.actors.transport import Message, TransportFn
 from jaxrl.runtime.actors.worker_handle import WorkerHandle
 from jaxrl.runtime.system.clock import LOOK, Ran
 
 
 class Dispatcher:
-    """Workers, their tickets and their shared memory. Rollouts are requested from one other thread."""
+    """Workers and their tickets. Rollouts are requested from one other thread."""
 
     def __init__(
         self,
         members: Sequence[WorkerHandle],
         num_envs: int,
+        open_transport: TransportFn,
         *,
         newest: bool,
         by_parts: bool = False,
@@ -49,7 +49,10 @@ class Dispatcher:
         self.arrivals: SimpleQueue[tuple[Ticket, WorkerHandle] | None] = SimpleQueue()
         self.tickets: dict[int, Ticket] = {}
         self.asked = 0
-        self.policies, self.rollouts = Blocks(messages.POLICY), Blocks(messages.ROLLOUT)
+        self.asleep, self.bell = os.pipe()
+        self.transport = open_transport(len(members), self.ring)
+        self.policies, self.rollouts = self.transport.policies, self.transport.rollouts
+        self.progress = self.transport.progress
         self.current: tuple[int, np.ndarray] | None = None
         """Index of the newest policy, and its version."""
         self.using: dict[int, int] = {}
@@ -60,8 +63,6 @@ class Dispatcher:
         self.lock = threading.Lock()
         self.released: deque[int] = deque()
         """Rollouts that are no longer read. Garbage collection appends to it in any thread, so it takes no lock."""
-        self.progress = Progress(len(members))
-        self.asleep, self.bell = os.pipe()
         self.ran = Ran()
         self.closing = False
         self.started = threading.Event()
@@ -85,7 +86,7 @@ class Dispatcher:
             ticket = Ticket(self.asked, key_data, index, rollout, version, len(self.members))
             self.tickets[ticket.number] = ticket
             self.asked += 1
-        os.write(self.bell, b".")
+        self.ring()
         return ticket
 
     def publish(self, policy: Sequence[Any], version: np.ndarray) -> None:
@@ -98,10 +99,7 @@ class Dispatcher:
         self._check_open()
         while self.released:
             self.rollouts.users[self.released.popleft()] -= 1
-        self.policies.shape([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves])
-        index = self.policies.take()
-        for mine, new in zip(self.policies.views[index], leaves, strict=True):
-            np.copyto(mine, new)
+        index = self.policies.add(leaves)
         if self.newest and self.current is not None:
             self.policies.users[self.current[0]] -= 1
         self.current = index, version
@@ -138,19 +136,25 @@ class Dispatcher:
         if self.closing:
             return
         self.closing = True
-        os.write(self.bell, b".")
+        self.ring()
         if self.thread is threading.current_thread():  # by the garbage collector, or by ``note``
             threading.Thread(target=self._release, daemon=True).start()
         else:
             self._release()
 
     def _release(self) -> None:
-        if self.thread.ident is not None:
+        if self.thread.ident is None:
+            self.transport.end([], 0.0)
+        else:
             self.thread.join()
         os.close(self.asleep)
         os.close(self.bell)
         for blocks in (self.policies, self.rollouts, self.progress):
             blocks.close()
+
+    def ring(self) -> None:
+        """Wake the dispatcher's thread."""
+        os.write(self.bell, b".")
 
     def _check_open(self) -> None:
         if self.error is not None:
@@ -161,14 +165,14 @@ class Dispatcher:
     def _run(self) -> None:
         try:
             for member in self.members:
-                member.start(*self.progress.memory)
+                member.start(self.transport)
             while not self.closing:
                 self._turn()
         except BaseException as error:
             self.error = error
         finally:
             grace = GRACE if self.started.is_set() else 0.0  # workers that are still importing do not read messages
-            end_all([member.child for member in self.members if hasattr(member, "child")], messages.CLOSE, grace)
+            self.transport.end([member.process for member in self.members if member.process], grace)
             self.started.set()
             self.arrivals.put(None)
             for ticket in list(self.tickets.values()):
@@ -176,12 +180,14 @@ class Dispatcher:
 
     def _turn(self) -> None:
         """Wait for an event and handle it."""
-        by_connection: dict[Any, WorkerHandle] = {member.child.connection: member for member in self.members}
-        for source in wait([*by_connection, self.asleep], LOOK):
-            if source == self.asleep:
-                os.read(self.asleep, 4096)
-            else:
-                self._hear(by_connection[source])
+        connections = [member.process.connection for member in self.members if member.process.connection is not None]
+        ready = wait([*connections, self.asleep], LOOK)
+        if self.asleep in ready:
+            os.read(self.asleep, 4096)
+        for member in self.members:
+            connection = member.process.connection
+            if member.process.has_news if connection is None else connection in ready:
+                self._hear(member, member.process.receive())
         if self.ran.is_due:
             elapsed = self.ran.look()
             for member in self.members:
@@ -191,20 +197,23 @@ class Dispatcher:
             for member in self.members:
                 self._send(member)
 
-    def _hear(self, member: WorkerHandle) -> None:
-        try:
-            said = member.child.receive()
-        except (EOFError, OSError):
-            return self._replace(member, member.child.how_it_ended())
-        except Garbled as error:
-            return self._replace(member, str(error))
+    def _hear(self, member: WorkerHandle, said: Sequence[Message]) -> None:
         for message in said:
+            if isinstance(message, Lost):
+                return self._replace(member, message.how, for_good=message.for_good)
             if isinstance(message, Failed):
                 return self._replace(member, f"failed: {message.message}", message.traceback)
-            if not isinstance(message, Ready | Shapes | Done):
-                return self._replace(member, str(Garbled()))
+            if isinstance(message, Done) and message.part is not None:
+                self._copy(member, message.part)
             with self.lock:
                 self._take(member, message)
+
+    def _copy(self, member: WorkerHandle, part: Filled) -> None:
+        """Copy a part that did not come through shared memory."""
+        with self.lock:
+            self.rollouts.shape(of_all(shapes_of(part), self.num_envs, len(self.members)))
+            mine = part_of(self.rollouts.views[self.tickets[member.next_ticket].rollout], member.job)
+        jax.tree.map(np.copyto, mine, part)
 
     def _take(self, member: WorkerHandle, message: Ready | Shapes | Done) -> None:
         if isinstance(message, Ready):
@@ -212,8 +221,8 @@ class Dispatcher:
             if all(each.ready for each in self.members):
                 self.started.set()
         elif isinstance(message, Shapes):
-            self.rollouts.shape(messages.of_all(message.rows, self.num_envs, len(self.members)))
-            member.give(*self.rollouts.memory[self.tickets[member.next_ticket].rollout])
+            self.rollouts.shape(of_all(message.rows, self.num_envs, len(self.members)))
+            member.process.accept_shapes(self.tickets[member.next_ticket])
         else:
             self._finished(member, message)
 
@@ -227,11 +236,8 @@ class Dispatcher:
         ticket.acted[member.job.worker] = member.acted = version
         self.policies.users[index] += 1
         self.using[member.job.worker] = index
-        member.give(*self.policies.memory[index])
-        if self.rollouts.shapes is not None:
-            member.give(*self.rollouts.memory[ticket.rollout])
         member.busy, member.since = True, None
-        member.child.send(messages.Collect(ticket.number, ticket.rollout, index, ticket.key_data))
+        member.process.collect(ticket, index)
 
     def _finished(self, member: WorkerHandle, done: Done) -> None:
         ticket = self.tickets[member.next_ticket]
@@ -264,20 +270,22 @@ class Dispatcher:
         if (index := self.using.pop(member.job.worker, None)) is not None:
             self.policies.users[index] -= 1
 
-    def _replace(self, member: WorkerHandle, why: str, remote: str | None = None) -> None:
+    def _replace(self, member: WorkerHandle, why: str, remote: str | None = None, *, for_good: bool = False) -> None:
         """End what is left of a worker's process that failed, report it, and start another process in its place.
 
         ``why`` ends a sentence; ``remote`` is the traceback of the exception that it raised. Raises WorkerFailed if it never
-        started, or there were ``max_restarts`` restarts.
+        started, if nothing can replace it (``for_good``), or if there were ``max_restarts`` restarts.
         """
-        member.child.release()
-        member.child.write_log(remote or f"{member} {why}")
+        member.process.release()
+        member.write_log(remote or f"{member} {why}")
         cause = RemoteTraceback(remote) if remote else None
         if not member.ready and not member.restarts:
-            raise WorkerFailed(f"{member} {why}, before it could start{member.child.where}") from cause
+            raise WorkerFailed(f"{member} {why}, before it could start{member.where}") from cause
         when = "between two rollouts" if member.ready else "at its start"
         if member.busy and member.next_ticket in self.tickets:
             when = f"at rollout {member.next_ticket}"
+        if for_good:
+            raise WorkerFailed(f"{member} {why} {when}{member.where}") from cause
         if (number := 1 + sum(each.restarts for each in self.members)) > self.max_restarts:
             raise WorkerFailed(
                 f"{member} {why} {when}, after max_restarts={self.max_restarts} restarts: raise max_restarts, or see "
@@ -289,4 +297,4 @@ class Dispatcher:
             self.note(remote.rstrip())
         with self.lock:
             self._put_down(member)
-        member.start(*self.progress.memory)
+        member.start(self.transport)

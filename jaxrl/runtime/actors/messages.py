@@ -89,6 +89,8 @@ class Done(NamedTuple):
     """Losses of its gradient, [num_seeds], NumPy; {} if none was computed."""
     rows: int
     """Number of rows that are not padding."""
+    part: Any = None
+    """The rollout, ``Filled``, of a worker that shares no memory with the pool."""
 
 
 class Failed(NamedTuple):
@@ -96,6 +98,15 @@ class Failed(NamedTuple):
 
     message: str
     traceback: str
+
+
+class Lost(NamedTuple):
+    """News that a worker's process is gone."""
+
+    how: str
+    """Predicate of the worker, such as "was killed by SIGKILL"."""
+    for_good: bool = False
+    """No other process can take its place."""
 
 
 CLOSE = "close"
@@ -115,6 +126,10 @@ class Filled(NamedTuple):
 
 SHARED = Filled(2, 2, 2, 1, 1)
 """Axis along which each field is divided among workers."""
+
+
+def shapes_of(rows: Filled) -> Filled:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), rows)
 
 
 def of_all(rows: Filled, num_envs: int, num_workers: int) -> Filled:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from jaxrl.runtime.actors.dispatcher import Dispatcher
 from jaxrl.runtime.actors.messages import WorkerJob, plain_leaves, rollout_of
 from jaxrl.runtime.actors.rollout_memory import Ticket
 from jaxrl.runtime.actors.stragglers import cut_rows, enough
+from jaxrl.runtime.actors.transport import SharedMemoryTransport, TransportFn
 from jaxrl.runtime.actors.worker_handle import WorkerHandle, shares
 from jaxrl.runtime.samplers.diagnostics import Stopwatch, WorkerState
 from jaxrl.runtime.samplers.sampler import host_env
@@ -66,12 +67,15 @@ class ActorPool:
         log_folder: Path | None = None,
         note: Callable[[str], None] = print,
         offset: int = 0,
+        engine: str = "local",
+        placement: str = "pack",
+        insecure: bool = False,
     ) -> None:
         """
         Args:
           agent: an agent on a host environment, with parts that another process can import.
           seeds: seeds of the run.
-          num_workers, clock, max_restarts, timeout, pin, sync_fraction: as in ``Scheme``.
+          num_workers, clock, max_restarts, timeout, pin, sync_fraction, engine, placement, insecure: as in ``Scheme``.
           gradients: workers also compute the gradients of their rollouts, for algorithms with ``Algorithm.gradients``. On the
             asynchronous clock, ``next_part`` then returns each worker's part as it arrives.
           log_folder: folder for the workers' output, in ``worker-0.log`` and so on; None: they share this process's output.
@@ -95,11 +99,19 @@ class ActorPool:
         needed = enough(sync_fraction, num_workers)
         self.gradients, self.cuts = gradients, needed < num_workers
         numbers = [int(seed) for seed in seeds]
-        self.members = _members(agent, numbers, num_workers, pin, log_folder, gradients, offset, self.cuts)
+        threads = threads_per_worker(num_workers) if engine == "local" else 1
+        self.members = _members(agent, numbers, num_workers, pin, log_folder, gradients, offset, self.cuts, threads)
+        open_transport: TransportFn = partial(SharedMemoryTransport, variables=cpu_worker())
+        if engine == "ray":
+            from jaxrl.runtime.actors.ray_transport import RayTransport
+
+            settings: dict[str, Any] = {"placement": placement, "timeout": timeout, "insecure": insecure}
+            open_transport = partial(RayTransport, **settings, note=note, log_folder=log_folder)
         self.watch, self.metrics = Stopwatch(), jax.jit(over_seeds(self.num_seeds)(episode_metrics))
         self.dispatcher = Dispatcher(
             self.members,
             agent.num_envs,
+            open_transport,
             newest=clock == "async",
             by_parts=clock == "async" and gradients,
             enough=needed,
@@ -164,7 +176,7 @@ class ActorPool:
             episodes |= cut_rows(ticket.rows, [member.job.num_envs for member in self.members], *rows.came.reward.shape[:2])
         if not self.gradients:
             return rollout, episodes
-        return rollout, episodes | functools.reduce(merge, ticket.losses), rows.gradient
+        return rollout, episodes | reduce(merge, ticket.losses), rows.gradient
 
     def _note_time(self) -> None:
         for part, seconds in self.dispatcher.spent().items():
@@ -180,6 +192,7 @@ def _members(
     gradients: bool,
     offset: int,
     cut_short: bool,
+    num_threads: int,
 ) -> list[WorkerHandle]:
     """Return the handles of a pool's workers, without starting any."""
     if num_workers > agent.num_envs:
@@ -197,8 +210,6 @@ def _members(
     if log_folder is not None:
         log_folder.mkdir(parents=True, exist_ok=True)
     cores = sorted(os.sched_getaffinity(0)) if pin else []
-    # One XLA device with one thread, on the CPU.
-    variables = cpu_worker()
     members = []
     for worker, (first_id, num_envs) in enumerate(shares(agent.num_envs, num_workers)):
         job = WorkerJob(
@@ -211,11 +222,11 @@ def _members(
             offset=offset,
             num_envs=num_envs,
             after=None,
-            num_threads=threads_per_worker(num_workers),
+            num_threads=num_threads,
             gradients=gradients,
             pinned=tuple(cores[worker % len(cores) :][:1]) if cores else (),
             cut_short=cut_short,
         )
         log = None if log_folder is None else log_folder / f"worker-{worker}.log"
-        members.append(WorkerHandle(job, log, variables))
+        members.append(WorkerHandle(job, log))
     return members

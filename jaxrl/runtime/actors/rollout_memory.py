@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from jaxrl.envs.subprocess.shared_memory import SharedMemory
-from jaxrl.runtime.actors.messages import PROGRESS, RolloutSegment
+from jaxrl.runtime.actors.messages import POLICY, PROGRESS, RolloutSegment
 from jaxrl.runtime.system.memory import available_on_host, show_bytes
 
 
@@ -31,22 +31,29 @@ class Ticket:
         self.over = threading.Event()
 
 
+class Users(list[int]):
+    """Number of users of each of some things, which are used again once it is 0."""
+
+    def take(self, users: int = 1) -> int:
+        """Return the index of an unused thing, perhaps of a new one, and set its number of users."""
+        index = next((i for i, number in enumerate(self) if not number), len(self))
+        self[index : index + 1] = [users]
+        return index
+
+
 class Blocks:
     """Blocks of shared memory of one kind, with the number of users of each."""
 
     def __init__(self, kind: str) -> None:
-        self.kind, self.users, self.shapes = kind, list[int](), None
+        self.kind, self.users, self.shapes = kind, Users(), None
         self.memory: list[tuple[SharedMemory, RolloutSegment]] = []
         self.views: list[Any] = []
 
     def take(self, users: int = 1) -> int:
         """Return an unused block, allocated if necessary, and set its number of users."""
-        index = next((i for i, number in enumerate(self.users) if not number), len(self.users))
-        if index == len(self.users):
-            self.users.append(0)
-            if self.shapes is not None:
-                self._allocate()
-        self.users[index] = users
+        index = self.users.take(users)
+        if index == len(self.memory) and self.shapes is not None:
+            self._allocate()
         return index
 
     def shape(self, shapes: Any) -> None:
@@ -75,6 +82,21 @@ class Blocks:
     def close(self) -> None:
         for memory, _ in self.memory:
             memory.close()
+
+
+class PolicyBlocks(Blocks):
+    """Blocks that hold policies."""
+
+    def __init__(self) -> None:
+        super().__init__(POLICY)
+
+    def add(self, leaves: Sequence[np.ndarray]) -> int:
+        """Store a policy. Return its index, which has one user."""
+        self.shape([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves])
+        index = self.take()
+        for mine, new in zip(self.views[index], leaves, strict=True):
+            np.copyto(mine, new)
+        return index
 
 
 class Progress(Blocks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -55,6 +56,13 @@ class Scheme:
     """Seconds that a row may take. A worker that takes longer is assumed to hang, and is replaced."""
     pin: bool = False
     """Pin each worker to one core."""
+    engine: Literal["local", "ray"] = "local"
+    """Where workers are: "local", processes of this machine; "ray", a cluster of Ray, which ``RAY_ADDRESS`` names, or else one
+    that is started on this machine. Each worker asks the cluster for one CPU."""
+    placement: Literal["pack", "spread"] = "pack"
+    """Machines of the cluster for the workers: "pack", one that is in use until half of it is; "spread", each one in turn."""
+    insecure: bool = False
+    """Use a cluster of Ray that asks for no token, where anyone who reaches it can run programs."""
 
     def __post_init__(self) -> None:
         for name, type_ in setting_types(Scheme).items():
@@ -139,12 +147,32 @@ def _why_impossible(scheme: Scheme) -> str | None:
             f"sync_fraction={scheme.sync_fraction:g} cuts short the workers that others wait for, but {why}: use "
             "sync_fraction=1, or clock='deterministic' and inference='workers' (scheme='ddppo')"
         )
+    if scheme.engine == "ray" and (problem := _why_not_on_ray(scheme)):
+        return problem
+    if scheme.engine == "local" and (scheme.placement != "pack" or scheme.insecure):
+        return "placement and insecure are for workers on a cluster: use engine='ray', or leave them out"
     if scheme.pin and scheme.inference == "learner":
         return "pin=True pins workers that act, but with inference='learner' they only step: leave pin out"
     if scheme.clock == "async" and scheme.gradients == "learner" and not scheme.lag:
         return (
             "clock='async' with lag=0 leaves the workers idle while the learner learns: use lag=1 or clock='deterministic' "
             "(scheme='a2c')"
+        )
+    return None
+
+
+def _why_not_on_ray(scheme: Scheme) -> str | None:
+    """Return the message for a scheme whose workers cannot be on a cluster of Ray; None if they can."""
+    if importlib.util.find_spec("ray") is None:
+        return "engine='ray' needs the package ray: pip install \"jaxrl[ray]\""
+    if scheme.inference == "learner":
+        return "engine='ray' would send each step over the network with inference='learner': use inference='workers'"
+    if scheme.pin:
+        return "pin=True pins workers to cores of this machine: leave pin out with engine='ray'"
+    if not current().is_alone:
+        return (
+            f"engine='ray' is for one process, and this is one of {current().num_processes}: use engine='local', with workers "
+            "beside each process"
         )
     return None
 
@@ -196,6 +224,8 @@ def describe(scheme: Scheme, num_envs: int) -> str:
     cores, workers = usable_cores(), scheme.num_workers
     each = f"{num_envs // workers}" + (f" or {num_envs // workers + 1}" if num_envs % workers else "")
     duties = "act and step" if scheme.inference == "workers" else "step"
+    if scheme.engine == "ray":
+        return f"{workers} worker{'s' * (workers > 1)} on Ray {duties} in {each} environments per seed each, with 1 CPU each"
     threads = threads_per_worker(workers)
     over = "" if workers + 1 <= cores else ": more than this machine has, which suits environments that mostly wait"
     return (

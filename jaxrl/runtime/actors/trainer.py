@@ -16,6 +16,7 @@ from jaxrl.runtime.actors.several_processes import GroupDriver, check_scheme, ow
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.samplers.asynchronous import AsyncSampler
 from jaxrl.runtime.samplers.sampler import HostSampler
+from jaxrl.runtime.system.cores import usable_cores
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.types import Agent
@@ -45,6 +46,9 @@ def open_actors(
             pin=scheme.pin,
             gradients=scheme.gradients == "workers",
             sync_fraction=scheme.sync_fraction,
+            engine=scheme.engine,
+            placement=scheme.placement,
+            insecure=scheme.insecure,
             note=note,
             offset=group.process_id * collecting.num_envs,
             **faults,
@@ -56,7 +60,8 @@ def open_actors(
         driver = partial(HostDriver, learner_of=AllReducedLearner)
     elif scheme.gradients == "workers":
         driver = PartDriver if scheme.clock == "async" else partial(HostDriver, learner_of=MeanLearner)
-    evaluated = agent if is_threaded(agent) else agent._replace(env=in_processes(agent, scheme.num_workers, **faults))
+    here = min(scheme.num_workers, usable_cores()) if scheme.engine == "ray" else scheme.num_workers
+    evaluated = agent if is_threaded(agent) else agent._replace(env=in_processes(agent, here, **faults))
     return driver(evaluated, seeds, lambda _, seeds: sampler(collecting, seeds), lag=scheme.lag)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from jaxrl.envs.subprocess.child import Child
-from jaxrl.envs.subprocess.shared_memory import SharedMemory
-from jaxrl.runtime.actors.messages import RolloutSegment, WorkerJob
+from jaxrl.envs.subprocess.child import append_to_log, line
+from jaxrl.runtime.actors.messages import WorkerJob
+from jaxrl.runtime.actors.transport import Transport
 from jaxrl.runtime.samplers.diagnostics import WorkerState
-from jaxrl.runtime.system.clock import STANDSTILL
 
 START_TIMEOUT = 120.0
 """Minimum number of seconds that a worker may take to import its modules, open its environments and compile its policy."""
@@ -20,8 +20,10 @@ START_TIMEOUT = 120.0
 class WorkerHandle:
     """A worker of the pool, and its replacements."""
 
-    def __init__(self, job: WorkerJob, log: Path | None, variables: Mapping[str, str]) -> None:
-        self.job, self.log, self.variables = job, log, variables
+    def __init__(self, job: WorkerJob, log: Path | None) -> None:
+        self.job, self.log = job, log
+        self.process: Any = None
+        """``WorkerProcess``, once it is started."""
         self.restarts = 0
         self.next_ticket = 0
         """Number of the first rollout that it has not filled."""
@@ -35,8 +37,7 @@ class WorkerHandle:
         self.rows = 0
         """Number of rows that it reported."""
         self.since: float | None = None
-        self.stopped: float | None = None
-        """Times, on the clock of ``Ran``, of its last row and of the SIGSTOP that stopped it."""
+        """Time of its last row, on the clock of ``Ran``."""
 
     def __str__(self) -> str:
         first, last = self.job.first_id, self.job.first_id + self.job.num_envs - 1
@@ -48,27 +49,24 @@ class WorkerHandle:
         steps, seconds, lags = zip(*done, strict=True) if done else ((0,), (1.0,), (0.0,))
         return WorkerState(sum(steps) / max(sum(seconds), 1e-9), float(np.mean(lags)), self.restarts)
 
-    def start(self, *memory: tuple[SharedMemory, RolloutSegment]) -> None:
+    def start(self, transport: Transport) -> None:
         """Start a process, with new seeds if it replaces another."""
         job = self.job
         if self.restarts:
             mixed = [np.random.SeedSequence([seed, job.worker, self.restarts]) for seed in job.seeds]
             job = job._replace(seeds=[int(each.generate_state(1)[0] >> 1) for each in mixed])
         self.ready = self.warm = self.busy = False
-        self.since = self.stopped = None
-        self.attached: set[tuple[str, int]] = set()
-        self.child = Child("jaxrl.runtime.actors.worker", variables=self.variables, log=self.log)
-        self.child.send(job)
-        for each in memory:
-            self.give(*each)
+        self.since = None
+        self.process = transport.start(job, self.log, is_replacement=bool(self.restarts))
 
-    def give(self, memory: SharedMemory, segment: RolloutSegment) -> None:
-        """Pass it a block of memory, unless it has it already."""
-        if (segment.kind, segment.number) in self.attached:
-            return
-        self.attached.add((segment.kind, segment.number))
-        self.child.send(segment)
-        memory.give(self.child.connection, self.child.process.pid)
+    def write_log(self, text: str) -> None:
+        """Append text to its log, if it has one."""
+        append_to_log(self.log, line(text))
+
+    @property
+    def where(self) -> str:
+        """End of a message that names its log."""
+        return "" if self.log is None else f": its output is in {self.log}"
 
     def trouble(self, rows: int, timeout: float, elapsed: float) -> str | None:
         """Return the process's fault, if it has one.
@@ -77,16 +75,10 @@ class WorkerHandle:
           rows: number of rows that it has reported.
           elapsed: time on the clock of ``Ran``.
         """
-        if self.child.has_ended and not self.child.has_said:  # a process that it started keeps its connection open
-            return self.child.how_it_ended()
+        if fault := self.process.fault(elapsed):
+            return fault
         if self.since is None or rows != self.rows or not (self.busy or not self.ready):
             self.rows, self.since = rows, elapsed
-        if not self.child.is_stopped:
-            self.stopped = None
-        elif self.stopped is None:
-            self.stopped = elapsed
-        elif elapsed - self.stopped > STANDSTILL:
-            return "was stopped (SIGSTOP)"
         allowed = timeout if self.warm else max(timeout, START_TIMEOUT)
         if elapsed - self.since > allowed:
             what = "finish a row" if self.ready else "start"

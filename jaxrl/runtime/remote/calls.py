@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from jaxrl.envs.subprocess.child import RemoteTraceback
@@ -48,6 +49,10 @@ class Job(NamedTuple):
     restarts: int
     timeout: float | None
     """Seconds that making it or a call may take."""
+    log: Path | None
+    """File for its output."""
+    placement: str
+    """See ``Cluster.start``."""
 
 
 class Worker(Protocol):
@@ -80,18 +85,17 @@ class CallQueue:
         start_worker: Callable[[CallQueue], Worker],
         *,
         most: int,
-        where: str,
         note: Callable[[str], None],
     ) -> None:
         """
         Args:
           start_worker: starts a process for the object.
           most: number of requests that may be sent before their answers.
-          where: end of a message that names the log.
           note: called with one line per restart.
         """
         self.job, self.lock, self._start_worker, self._most = job, lock, start_worker, most
-        self.where, self._note = where, note
+        self.where, self._note = "" if job.log is None else f": its output is in {job.log}", note
+        """``where``: end of a message that names the log."""
         self.waiting, self.sent = deque[Request](), deque[Request]()
         self.restarts = 0
         self.error: Callable[[], Exception] | None = None

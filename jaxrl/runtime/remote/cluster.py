@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from jaxrl.runtime.remote.calls import CallQueue
+from jaxrl.runtime.remote.calls import CallQueue, Job
 from jaxrl.runtime.remote.holder import Slot
 from jaxrl.runtime.remote.parallel_map import ParallelMap
 from jaxrl.runtime.remote.resources import Resources, asked, check_amount, check_enough, left_of, number_that_fit
@@ -25,6 +25,8 @@ from jaxrl.settings.validation import Range, check_count
 T = TypeVar("T")
 
 ENGINES = ("local", "ray")
+
+PLACEMENTS = ("pack", "spread")
 
 CONSTRUCTOR = "_jaxrl_constructor"
 """Attribute of a class with the decorator: the function that makes an object in the calling process."""
@@ -115,6 +117,8 @@ class Cluster:
         memory: int | str | None = None,
         restarts: int = 0,
         timeout: float | None = None,
+        placement: str = "pack",
+        log_name: str | None = None,
         **keywords: Any,
     ) -> RemoteObject:
         """Make an object in a new process. Returns at once; ``RemoteObject.ready`` reports when it is made.
@@ -128,6 +132,8 @@ class Cluster:
           memory: bytes that it may use, or text such as "2GB". If it uses more, its process is killed.
           restarts: number of times that the object is made again if its process is lost.
           timeout: seconds that making it or a call may take, after which its process is killed; None: any time.
+          placement: machine of a cluster of Ray: "pack", one that is in use until half of it is; "spread", each one in turn.
+          log_name: name of the file in ``log_folder``, without ".log"; None: the class and a number.
 
         Raises:
           NotEnough: the cluster has fewer CPUs, GPUs or memory left.
@@ -143,11 +149,14 @@ class Cluster:
         wanted, restarts = asked(cpus, gpus, memory), check_count("restarts", restarts, at_least=0)
         if timeout is not None:
             check_amount("timeout", timeout, Range(0, open_low=True))
+        if placement not in PLACEMENTS:
+            raise unknown("placement", placement, PLACEMENTS)
         packed = pack_job(function, args, keywords)
         with self._lock:
             name = f"{kind} {next(self._numbers.setdefault(kind, itertools.count()))}"
             check_enough(name, wanted, self._engine.total, self._left(), self._engine.hint)
-            queue = self._engine.start(name, packed, wanted, restarts, timeout)
+            log = self._engine.log_of(log_name or name)
+            queue = self._engine.start(Job(name, packed, wanted, restarts, timeout, log, placement))
         return RemoteObject(self, queue)
 
     def put(self, value: T) -> Reference[T]:
@@ -267,6 +276,7 @@ def open_cluster(
     address: str | None = None,
     insecure: bool = False,
     log_folder: str | Path | None = None,
+    patience: float = 30.0,
     note: Callable[[str], None] = print,
 ) -> Cluster:
     """Open a cluster of processes, in which ``Cluster.start`` makes objects. Use it as a context: it ends what it began.
@@ -276,8 +286,9 @@ def open_cluster(
       cpus: number of CPUs of a cluster that is started here; None: the cores that this process may use.
       address: address of the cluster of Ray to join; None: RAY_ADDRESS, and if that is not set, a cluster is started here.
       insecure: join a cluster that asks for no token, where anyone who reaches it can run programs.
-      log_folder: folder for the output of the objects, one file each; None: they print to the output of this process, and on Ray
-        to its logs.
+      log_folder: folder for the output of the objects, one file each, wherever they are; None: they print to the output of this
+        process, and on Ray to its logs.
+      patience: seconds for which an object may wait on Ray for CPUs, GPUs or memory that other programs use.
       note: called with one line if an object is restarted.
 
     Raises:
@@ -296,7 +307,8 @@ def open_cluster(
     if engine == "ray":
         from jaxrl.runtime.remote.ray.engine import RayEngine
 
-        return Cluster(RayEngine(address, cpus=count, insecure=insecure, log_folder=folder, note=note))
+        check_amount("patience", patience, Range(0, open_low=True))
+        return Cluster(RayEngine(address, cpus=count, insecure=insecure, log_folder=folder, patience=patience, note=note))
     if address is not None or insecure:
         raise ValueError('address and insecure are for remote.open("ray"): the local engine has processes of this machine alone')
     gpus = visible_gpus()

@@ -40,8 +40,8 @@ class Engine(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @abstractmethod
-    def start(self, name: str, packed: Packed, resources: Resources, restarts: int, timeout: float | None) -> CallQueue:
-        """Start a process for an object."""
+    def start(self, job: Job) -> CallQueue:
+        """Start a process for an object. The body of the job is ``Packed``."""
 
     @abstractmethod
     def request(self, queue: CallQueue, method: str, packed: Packed, references: Sequence[Any]) -> Request:
@@ -72,13 +72,12 @@ class Engine(ABC):
         """Return the file for an object's output."""
         return None if self._log_folder is None else self._log_folder / f"{name.replace(' ', '-').lower()}.log"
 
-    def _enter(self, job: Job, start_worker: Callable[[CallQueue], Worker], log: Path | None, most: int) -> CallQueue:
+    def _enter(self, job: Job, start_worker: Callable[[CallQueue], Worker], most: int) -> CallQueue:
         """Start an object's worker, and make its queue of calls."""
         if self._is_closing:
             raise RuntimeError("this cluster is closed")
-        where = "" if log is None else f": its output is in {log}"
         with self.lock:
-            queue = CallQueue(job, self.lock, start_worker, most=most, where=where, note=self.note)
+            queue = CallQueue(job, self.lock, start_worker, most=most, note=self.note)
             self._queues[queue] = None
         return queue
 

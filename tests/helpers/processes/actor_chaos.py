@@ -114,7 +114,7 @@ class Disturber(threading.Thread):
         member = self.pool.members[worker]
         if not member.ready and how in ("raise", "exit"):
             how = "kill"  # it would obey only later
-        pid = member.child.process.pid
+        pid = member.process.child.process.pid
         self.done.append(how)
         if how in ("kill", "stop"):
             os.kill(pid, signal.SIGKILL if how == "kill" else signal.SIGSTOP)

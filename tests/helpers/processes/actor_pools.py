@@ -19,7 +19,7 @@ SEGMENTS = Path("/dev/shm")
 
 
 def pids(pool: ActorPool) -> list[int]:
-    return [member.child.process.pid for member in pool.members]
+    return [member.process.child.process.pid for member in pool.members]
 
 
 def workers_of(pid: int) -> list[int]:

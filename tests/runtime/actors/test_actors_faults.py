@@ -23,6 +23,7 @@ from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.replay.transitions import transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime.actors.pool import ActorPool, _members
+from jaxrl.runtime.actors.transport import ChildProcess
 from jaxrl.runtime.actors.worker_handle import WorkerHandle
 from jaxrl.runtime.samplers.stepper import Stepper
 from jaxrl.runtime.system.clock import Ran
@@ -163,12 +164,14 @@ def test_who_was_suspended_with_its_workers_misses_none(monkeypatch: pytest.Monk
     """As when a batch system or a container suspends all of them and resumes this process first."""
     times = iter([0.0, 0.2, 100.0, 100.2, 200.0, 200.2, 200.4, 200.6, 200.8, 201.1])
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
-    ran, (member,) = Ran(), _members(small_ppo("gymnasium:CartPole-v1"), [0], 1, False, None, False, 0, False)
+    ran, (member,) = Ran(), _members(small_ppo("gymnasium:CartPole-v1"), [0], 1, False, None, False, 0, False, 1)
     member.ready = member.warm = member.busy = True
-    member.child = SimpleNamespace(is_stopped=False, has_ended=False)  # type: ignore[assignment]
+    child = SimpleNamespace(is_stopped=False, has_ended=False)
+    member.process = process = object.__new__(ChildProcess)
+    process.child, process._stopped = child, None  # type: ignore[assignment]
     told = []
     for stopped in (True, True, False, True, True, True, True, True, True):
-        member.child.is_stopped = stopped  # type: ignore[misc]
+        child.is_stopped = stopped
         told.append(member.trouble(0, 60.0, ran.look()))
     assert told[:-1] == [None] * 8 and told[-1] == "was stopped (SIGSTOP)"
 

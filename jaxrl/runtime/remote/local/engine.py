@@ -57,18 +57,18 @@ class LocalEngine(Engine):
 
     # -------------------------------------------------------------------------------------------------- for the user's threads
 
-    def start(self, name: str, packed: Packed, resources: Resources, restarts: int, timeout: float | None) -> CallQueue:
+    def start(self, job: Job) -> CallQueue:
         """See ``Engine``."""
-        lender, shares, log = Lender(), self._gpus.take(resources.gpus), self.log_of(name)
-        variables = cpu_worker(max(1, int(resources.cpus))) if not shares else {}
+        lender, shares = Lender(), self._gpus.take(job.resources.gpus)
+        variables = cpu_worker(max(1, int(job.resources.cpus))) if not shares else {}
         variables |= {"CUDA_VISIBLE_DEVICES": ",".join(shares), "PYTHONUNBUFFERED": "1"}
 
         def start_worker(queue: CallQueue) -> LocalProcess:
             self._held[queue] = lender, shares
-            return LocalProcess(queue, lender, self._selector, variables, log)
+            return LocalProcess(queue, lender, self._selector, variables, job.log)
 
         try:
-            return self._enter(Job(name, packed.copy(), resources, restarts, timeout), start_worker, log, WINDOW)
+            return self._enter(job._replace(body=job.body.copy()), start_worker, WINDOW)
         except BaseException:
             self._gpus.give_back(shares)
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,19 @@ from jaxrl.runtime.remote.resources import WEIGH, check_memory, memory_of
 from jaxrl.runtime.remote.values import Packed
 from jaxrl.runtime.remote.versions import full_versions
 
+FOLLOW = 1.0
+"""Seconds between two looks at the output of an object on another machine."""
+
+MOST = 2**18
+"""Bytes of output that are sent at once."""
+
 
 class RayHolder:
     """Object on Ray. Calls of the group "control" are executed beside those of the object."""
 
-    def __init__(self, log: str | None) -> None:
-        if log is not None and Path(log).parent.is_dir():  # the folder may not exist on this machine
-            with open_log(Path(log)) as file:
-                os.dup2(file.fileno(), 1)
-                os.dup2(file.fileno(), 2)
+    def __init__(self, log: tuple[str, str] | None) -> None:
+        """``log``: the owner's machine, as Ray names it, and the file there for the output; None: it goes to Ray's logs."""
+        self._output = None if log is None else Output(*log)
         start_guard()
         self._holder = Holder()
 
@@ -37,11 +42,43 @@ class RayHolder:
     def call(self, method: str, arguments: Packed, *shared: Packed) -> Packed | Exceptional:
         return for_ray(self._holder.call(method, arguments, shared))
 
+    def call_beside(self, method: str, arguments: Packed) -> Packed | Exceptional:
+        return for_ray(self._holder.call(method, arguments, ()))
+
+    def output(self) -> bytes | None:
+        """Return what was printed since the last call, after a while; None if it is in the log already."""
+        return None if self._output is None else self._output.read()
+
     def watch(self, limit: int) -> str:
         """Return once the process uses more than ``limit`` bytes, with a text that says so; 0: never."""
         while not limit or not (fault := check_memory(memory_of(os.getpid()), limit)):
             time.sleep(WEIGH)
         return fault
+
+
+class Output:
+    """Output of this process and of those that it starts: in the log, or in a file from which the owner is sent it."""
+
+    def __init__(self, node: str, path: str) -> None:
+        import ray
+
+        self._sent: int | None = None
+        """Number of bytes that were sent; None if the log is on this machine."""
+        if ray.get_runtime_context().get_node_id() == node:
+            self._file = open_log(Path(path))
+        else:
+            self._sent, self._file = 0, tempfile.TemporaryFile()  # noqa: SIM115
+        for descriptor in (1, 2):
+            os.dup2(self._file.fileno(), descriptor)
+
+    def read(self) -> bytes | None:
+        """See ``RayHolder.output``."""
+        if self._sent is None:
+            return None
+        time.sleep(FOLLOW)
+        output = os.pread(self._file.fileno(), MOST, self._sent)
+        self._sent += len(output)
+        return output
 
 
 def for_ray(outcome: Any) -> Any:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from jaxrl.runtime.remote.calls import CallQueue, Job, Outcomes, Request, complete
+from jaxrl.runtime.remote.cluster import RemoteObject
 from jaxrl.runtime.remote.engine import Engine
 from jaxrl.runtime.remote.errors import NotEnough
 from jaxrl.runtime.remote.ray.actor import RayHolder, for_ray
 from jaxrl.runtime.remote.ray.connect import connect
 from jaxrl.runtime.remote.ray.worker import RayWorker
 from jaxrl.runtime.remote.resources import Resources
-from jaxrl.runtime.remote.values import Packed
+from jaxrl.runtime.remote.values import Packed, pack
 from jaxrl.runtime.system.clock import LOOK, Ran
 from jaxrl.runtime.system.cores import cpu_worker
 
@@ -24,6 +26,13 @@ WINDOW = 1000
 
 An object that may be replaced gets one at a time: Ray does not report which of several was being executed when its process ended.
 """
+
+
+CONTROL = "control"
+"""Concurrency group of the methods that are executed beside the call in progress."""
+
+STRATEGIES = {"pack": "DEFAULT", "spread": "SPREAD"}
+"""Placement -> scheduling strategy of Ray."""
 
 
 class SharedValue:
@@ -45,14 +54,17 @@ class RayEngine(Engine):
         cpus: int | None,
         insecure: bool,
         log_folder: Path | None,
+        patience: float,
         note: Callable[[str], None],
     ) -> None:
+        self.patience = patience
         self.ray, self._is_ours = connect(address, cpus, insecure, note)
         super().__init__("jaxrl-remote-ray", log_folder, note)
         self.inbox, self._noted, self._ran = SimpleQueue[Any](), set[str](), Ran()
-        control: Any = self.ray.method(concurrency_group="control")
-        holder = type("RayHolder", (RayHolder,), {"versions": control(RayHolder.versions), "watch": control(RayHolder.watch)})
-        self._holder = self.ray.remote(concurrency_groups={"control": 2})(holder)
+        control: Any = self.ray.method(concurrency_group=CONTROL)
+        beside = {name: control(getattr(RayHolder, name)) for name in ("versions", "watch", "output", "call_beside")}
+        self._holder = self.ray.remote(concurrency_groups={CONTROL: len(beside)})(type("RayHolder", (RayHolder,), beside))
+        self._node = self.ray.get_runtime_context().get_node_id()
         self._thread.start()
 
     @property
@@ -61,26 +73,27 @@ class RayEngine(Engine):
         found = self.ray.cluster_resources()
         return Resources(found.get("CPU", 0), found.get("GPU", 0), int(found.get("memory", 0)))
 
-    def start(self, name: str, packed: Packed, resources: Resources, restarts: int, timeout: float | None) -> CallQueue:
+    def start(self, job: Job) -> CallQueue:
         """See ``Engine``."""
+        cpus, gpus, memory = job.resources
         variables = {"PYTHONUNBUFFERED": "1"}
-        if not resources.gpus:
-            variables |= cpu_worker(max(1, int(resources.cpus))) | {"CUDA_VISIBLE_DEVICES": ""}
-        log = self.log_of(name)
+        if not gpus:
+            variables |= cpu_worker(max(1, int(cpus))) | {"CUDA_VISIBLE_DEVICES": ""}
         options = self._holder.options(
-            num_cpus=resources.cpus,
-            num_gpus=resources.gpus,
-            memory=resources.memory or None,
+            num_cpus=cpus,
+            num_gpus=gpus,
+            memory=memory or None,
             max_restarts=0,
             max_task_retries=0,
+            scheduling_strategy=STRATEGIES[job.placement],
             runtime_env={"env_vars": variables},
         )
+        log = None if job.log is None else (self._node, str(job.log.resolve()))
 
         def start_worker(queue: CallQueue) -> RayWorker:
-            return RayWorker(queue, options.remote(None if log is None else str(log.resolve())), self)
+            return RayWorker(queue, options.remote(log), self)
 
-        job = Job(name, for_ray(packed.copy()), resources, restarts, timeout)
-        return self._enter(job, start_worker, log, most=1 if restarts else WINDOW)
+        return self._enter(job._replace(body=for_ray(job.body.copy())), start_worker, most=1 if job.restarts else WINDOW)
 
     def request(self, queue: CallQueue, method: str, packed: Packed, references: Sequence[SharedValue]) -> Request:
         """See ``Engine``. Arguments that are sent at once need no copy."""
@@ -154,3 +167,17 @@ class RayEngine(Engine):
 
     def _free(self, queue: CallQueue) -> None:
         queue.worker.gone.add_done_callback(lambda done: queue.gone.set())
+
+
+def call_beside(remote_object: RemoteObject, method: str, *args: Any) -> Future[Any]:
+    """Call a short method of an object on Ray in another thread than the call in progress. Its answer may be ``Exceptional``.
+
+    The future is never completed if the object is lost.
+    """
+    return remote_object._queue.worker.call_beside(method, for_ray(pack((args, {}))))
+
+
+def how_it_ended(remote_object: RemoteObject) -> str | None:
+    """Describe the end of an object on Ray as a predicate; None if it has not ended."""
+    queue = remote_object._queue
+    return None if queue.error is None else str(queue.worker.how)

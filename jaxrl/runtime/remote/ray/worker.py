@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Protocol
 
+from jaxrl.envs.subprocess.child import append_to_log
 from jaxrl.runtime.remote.calls import START, CallQueue, Outcomes, Request
 from jaxrl.runtime.remote.holder import Exceptional
-from jaxrl.runtime.remote.values import Packed
+from jaxrl.runtime.remote.values import Packed, unpack
 from jaxrl.runtime.remote.versions import difference, full_versions, short_versions
-
-PATIENCE = 30.0
-"""Seconds that an object may wait for CPUs, GPUs or memory that other programs of the cluster use."""
 
 
 class Engine(Protocol):
@@ -21,6 +20,7 @@ class Engine(Protocol):
 
     ray: Any
     inbox: Any
+    patience: float
 
     def lose(self, worker: Any, how: str) -> Outcomes: ...
 
@@ -41,9 +41,13 @@ class RayWorker:
         self.begun = False
         """Its process has started."""
         self.is_open, self.has_room = True, True
+        self.how = "was lost"
+        """Predicate for the end of the actor."""
         self._expect(actor.versions.remote(), self._compare)
         watch = actor.watch.remote(queue.job.resources.memory)
         self._expect(watch, self._too_large)
+        if queue.job.log is not None:
+            self._follow(b"")
         self.gone = watch.future()
         """Completed when the actor has ended."""
 
@@ -59,6 +63,16 @@ class RayWorker:
         self._asked.append(number)
         self._expect(reference, lambda outcome: self._answered(number, outcome))
 
+    def call_beside(self, method: str, body: Any) -> Future[Any]:
+        """Call a method in another thread of the actor, beside the call in progress."""
+        future: Future[Any] = Future()
+
+        def answered(outcome: Packed | Exceptional) -> Outcomes:
+            return [lambda: future.set_result(unpack(outcome) if isinstance(outcome, Packed) else outcome)]
+
+        self._expect(self._actor.call_beside.remote(method, body), answered)
+        return future
+
     def end(self) -> None:
         """See ``calls.Worker``."""
         if self.is_open:
@@ -73,7 +87,8 @@ class RayWorker:
     def lost(self, error: BaseException) -> Outcomes:
         """Handle an error of Ray: the actor, or its machine, is gone."""
         text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return self._engine.lose(self, f"was lost ({text.rstrip('.')})")
+        self.how = f"was lost ({text.rstrip('.')})"
+        return self._engine.lose(self, self.how)
 
     def _answered(self, number: int, outcome: Packed | Exceptional) -> Outcomes:
         self._done[number] = outcome
@@ -91,6 +106,14 @@ class RayWorker:
             self._engine.note_once(f"the cluster has other versions: {unequal}")
         return []
 
+    def _follow(self, output: bytes | None) -> Outcomes:
+        """Append output to the log, and ask for more; None: the actor writes it there itself."""
+        log = self.queue.job.log
+        if output is not None and log is not None:
+            append_to_log(log, output)
+            self._expect(self._actor.output.remote(), self._follow)
+        return []
+
     def _too_large(self, how: str) -> Outcomes:
         return self._engine.lose(self, how)
 
@@ -105,4 +128,4 @@ class RayWorker:
 
     def is_waiting(self, elapsed: float) -> bool:
         """Return whether it has waited too long for a place."""
-        return not self.begun and self.since is not None and elapsed - self.since > PATIENCE
+        return not self.begun and self.since is not None and elapsed - self.since > self._engine.patience

@@ -1,0 +1,158 @@
+"""``Transport``: how a pool starts workers, how parameters reach them, and how rollouts come back.
+
+This is the transport to processes of this machine, by shared memory. ``ray_transport`` has the one to other machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from jaxrl.envs.subprocess.child import Child, end_all
+from jaxrl.envs.subprocess.inbox import Garbled
+from jaxrl.envs.subprocess.shared_memory import SharedMemory
+from jaxrl.runtime.actors import messages
+from jaxrl.runtime.actors.messages import Collect, Done, Failed, Lost, Ready, RolloutSegment, Shapes, WorkerJob
+from jaxrl.runtime.actors.rollout_memory import Blocks, PolicyBlocks, Progress, Ticket, Users
+from jaxrl.runtime.system.clock import STANDSTILL
+
+Message = Ready | Shapes | Done | Failed | Lost
+
+
+class Policies(Protocol):
+    """Policies for workers, by index."""
+
+    @property
+    def users(self) -> Users: ...
+
+    def add(self, leaves: Sequence[np.ndarray]) -> int:
+        """Store a policy. Return its index, which has one user."""
+
+    def close(self) -> None: ...
+
+
+class WorkerProcess(Protocol):
+    """A worker's process."""
+
+    @property
+    def connection(self) -> Connection | None:
+        """What to wait for; None if the process rings the dispatcher's bell."""
+
+    @property
+    def has_news(self) -> bool:
+        """Return True if ``receive`` returns at once."""
+
+    def receive(self) -> Sequence[Message]:
+        """Return the messages that have arrived."""
+
+    def collect(self, ticket: Ticket, policy: int) -> None:
+        """Request its part of a rollout, made with the policy of that index."""
+
+    def accept_shapes(self, ticket: Ticket) -> None:
+        """Answer ``Shapes``, now that there is memory for the rollout."""
+
+    def fault(self, elapsed: float) -> str | None:
+        """Return what is wrong with the process, if anything. ``elapsed`` is the time on the clock of ``Ran``."""
+
+    def release(self) -> None:
+        """End the process, now."""
+
+
+class Transport(Protocol):
+    """Means to reach the workers of a pool."""
+
+    @property
+    def policies(self) -> Policies: ...
+
+    @property
+    def rollouts(self) -> Blocks:
+        """Memory of this process for rollouts."""
+
+    @property
+    def progress(self) -> Progress: ...
+
+    def start(self, job: WorkerJob, log: Path | None, is_replacement: bool) -> WorkerProcess:
+        """Start a worker's process."""
+
+    def end(self, processes: Sequence[Any], grace: float) -> None:
+        """End processes, which have ``grace`` seconds to end by themselves."""
+
+
+TransportFn = Callable[[int, Callable[[], None]], Transport]
+"""``(num_workers, ring) -> Transport``: ``ring`` wakes the dispatcher, from any thread."""
+
+
+class SharedMemoryTransport:
+    """Processes of this machine, by shared memory: no array goes through a pipe."""
+
+    def __init__(self, num_workers: int, ring: Callable[[], None], variables: Mapping[str, str]) -> None:
+        """``variables`` are set in the workers' environment. It needs no ``ring``, as the dispatcher waits for messages."""
+        self.variables = variables
+        self.policies, self.rollouts, self.progress = PolicyBlocks(), Blocks(messages.ROLLOUT), Progress(num_workers)
+
+    def start(self, job: WorkerJob, log: Path | None, is_replacement: bool) -> ChildProcess:
+        return ChildProcess(self, job, log)
+
+    def end(self, processes: Sequence[ChildProcess], grace: float) -> None:
+        end_all([process.child for process in processes], messages.CLOSE, grace)
+
+
+class ChildProcess:
+    """Child of this process."""
+
+    def __init__(self, transport: SharedMemoryTransport, job: WorkerJob, log: Path | None) -> None:
+        self._transport, self._attached = transport, set[tuple[str, int]]()
+        self._stopped: float | None = None
+        """Time of the SIGSTOP that stopped it."""
+        self.child = Child("jaxrl.runtime.actors.worker", variables=transport.variables, log=log)
+        self.connection = self.child.connection
+        self.child.send(job)
+        self._give(*transport.progress.memory[0])
+
+    def _give(self, memory: SharedMemory, segment: RolloutSegment) -> None:
+        """Pass it a block of memory, unless it has it already."""
+        if (segment.kind, segment.number) in self._attached:
+            return
+        self._attached.add((segment.kind, segment.number))
+        self.child.send(segment)
+        memory.give(self.child.connection, self.child.process.pid)
+
+    @property
+    def has_news(self) -> bool:
+        return self.child.has_said
+
+    def receive(self) -> Sequence[Message]:
+        try:
+            said = self.child.receive()
+        except (EOFError, OSError):
+            return [Lost(self.child.how_it_ended())]
+        except Garbled as error:
+            return [Lost(str(error))]
+        return [each if isinstance(each, Message) else Lost(str(Garbled())) for each in said]
+
+    def collect(self, ticket: Ticket, policy: int) -> None:
+        self._give(*self._transport.policies.memory[policy])
+        if self._transport.rollouts.shapes is not None:
+            self.accept_shapes(ticket)
+        self.child.send(Collect(ticket.number, ticket.rollout, policy, ticket.key_data))
+
+    def accept_shapes(self, ticket: Ticket) -> None:
+        self._give(*self._transport.rollouts.memory[ticket.rollout])
+
+    def fault(self, elapsed: float) -> str | None:
+        if self.child.has_ended and not self.child.has_said:  # a process that it started keeps its connection open
+            return self.child.how_it_ended()
+        if not self.child.is_stopped:
+            self._stopped = None
+        elif self._stopped is None:
+            self._stopped = elapsed
+        elif elapsed - self._stopped > STANDSTILL:
+            return "was stopped (SIGSTOP)"
+        return None
+
+    def release(self) -> None:
+        self.child.release()
