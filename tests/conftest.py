@@ -9,6 +9,7 @@ import ctypes
 import gc
 import os
 import resource
+import secrets
 import shutil
 import signal
 import tempfile
@@ -42,6 +43,15 @@ os.environ["JAXRL_CACHE_DIR"] = os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+# Clusters of Ray in tests listen on the loopback interface alone, and have a token of this session. Ray reads the variables when it
+# is imported, and the token once.
+RAY_TOKEN = Path(CACHE) / "ray-token"
+if not RAY_TOKEN.exists():
+    RAY_TOKEN.touch(0o600)
+    RAY_TOKEN.write_text(secrets.token_hex(32))
+os.environ |= {"RAY_AUTH_TOKEN_PATH": str(RAY_TOKEN), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+os.environ.pop("RAY_ADDRESS", None)
 
 MOST_MAPPINGS = 20_000
 BASE_MEMORY, MOST_GROWTH = 800 * 2**20, 300 * 2**20

@@ -45,6 +45,7 @@ FAULTS = {
     "abort": os.abort,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "orphan": _orphan,
+    "print": partial(print, "a line of a worker"),
     "hang": partial(time.sleep, 600),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "regroup": _regroup,

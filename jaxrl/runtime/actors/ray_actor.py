@@ -22,15 +22,20 @@ class RayActor:
         self.rollout: Filled | None = None
         self.actor = Actor(job, self.count_row, lambda number: number < self.due)
 
-    def collect(self, number: int, key_data: np.ndarray, leaves: Sequence[np.ndarray]) -> Done:
-        """Collect a rollout, and return it as the ``part`` of the result. Its arrays are used again for the next."""
+    def collect(self, number: int, key_data: np.ndarray, leaves: Sequence[np.ndarray], shapes: Filled | None) -> Done:
+        """Collect a rollout, and return it as the ``part`` of the result. Its arrays are used again for the next.
 
-        def place(mine: Filled) -> Filled:
-            self.rollout = jax.tree.map(np.empty_like, mine)
-            return self.rollout
+        Args:
+          shapes: shapes of the part; None if they are not yet known. For the other arguments see ``Actor.collect``.
+        """
+        if self.rollout is None and shapes is not None:
+            self.allocate(shapes)
+        return self.actor.collect(number, key_data, leaves, self.rollout, self.allocate)._replace(part=self.rollout)
 
-        done = self.actor.collect(number, key_data, leaves, self.rollout, place)
-        return done._replace(part=self.rollout)
+    def allocate(self, like: Filled) -> Filled:
+        """Allocate arrays for rollouts, like these or of these shapes."""
+        self.rollout = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
+        return self.rollout
 
     def report(self, due: int) -> int:
         """Return the number of rows that it has collected. Called during ``collect``, in another thread.

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.runtime.actors import messages
 from jaxrl.runtime.actors.messages import Failed, Lost, Ready, WorkerJob
 from jaxrl.runtime.actors.ray_actor import RayActor
@@ -115,9 +116,10 @@ class RayProcess:
 
     def _failure(self, error: BaseException | None) -> Message:
         if isinstance(error, RemoteError):
-            return Failed(f"{error.type_name}: {error.message}", str(error.__cause__).strip())
+            kind = "" if error.type_name == EnvironmentFailed.__name__ else f"{error.type_name}: "
+            return Failed(f"{kind}{error.message}", str(error.__cause__).strip())
         if isinstance(error, NotEnough):
-            return Lost(f"has no place: {error}", for_good=True)
+            return Lost(f"has no place ({error})", for_good=True)
         how = None if self._object is None else how_it_ended(self._object)
         return Lost(how or f"failed: {error}")
 
@@ -132,15 +134,16 @@ class RayProcess:
     def collect(self, ticket: Ticket, policy: int) -> None:
         """See ``transport.WorkerProcess``."""
         assert self._object is not None
-        reference = self._transport.policies.references[policy]
+        reference, rollouts = self._transport.policies.references[policy], self._transport.rollouts
+        shapes = None if rollouts.shapes is None else messages.shapes_of(messages.part_of(rollouts.views[0], self._job))
         try:
-            self._expect(self._object.call("collect", ticket.number, ticket.key_data, reference), lambda done: done)
+            self._expect(self._object.call("collect", ticket.number, ticket.key_data, reference, shapes), lambda done: done)
         except WorkerLost as error:  # since the last rollout
             self._inbox.append(self._failure(error))
             self._transport.ring()
 
     def accept_shapes(self, ticket: Ticket) -> None:
-        """See ``transport.WorkerProcess``. It has memory of its own."""
+        """See ``transport.WorkerProcess``. It allocates its memory itself."""
 
     def fault(self, elapsed: float) -> str | None:
         """See ``transport.WorkerProcess``. Start it if it waits for a machine; else ask for its progress."""

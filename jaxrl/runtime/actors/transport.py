@@ -40,7 +40,7 @@ class WorkerProcess(Protocol):
 
     @property
     def connection(self) -> Connection | None:
-        """What to wait for; None if the process rings the dispatcher's bell."""
+        """Connection that has something to read when there is news; None if the process rings the dispatcher's bell."""
 
     @property
     def has_news(self) -> bool:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +26,9 @@ from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.types import Rollout
 from tests.helpers.agents import small
 from tests.helpers.gymnasium_envs import Told
-from tests.helpers.processes.actor_pools import kept, segments, workers_of
+from tests.helpers.processes.actor_pools import kept, parent_of, pid_of, ray_workers, segments, workers_of
 from tests.helpers.processes.children import runs, soon
+from tests.helpers.processes.ray_nodes import Nodes
 
 LAG = 1
 PAUSE = 0.02
@@ -95,26 +97,34 @@ class Disturber(threading.Thread):
         self.done: list[str] = []
 
     def run(self) -> None:
-        workers = range(len(self.pool.members))
         while self.left:
             number = 1 if self.left == 1 or self.rng.random() < 0.8 else 2
-            chosen, before = self.rng.sample(workers, number), self.pool.restarts
+            before = self.pool.restarts
             time.sleep(self.rng.uniform(0.0, 0.3))
-            for worker in chosen:
-                self.disturb(worker, self.rng.choice(FAULTS))
-            expected = [each + (worker in chosen) for worker, each in enumerate(before)]
-            while self.pool.restarts != expected and self.pool.dispatcher.error is None:
+            expected = self.disturb(number, before)
+            while self.found() != expected and self.pool.dispatcher.error is None:
                 time.sleep(0.01)
             self.left -= number
             if self.rng.random() < 0.8:  # the other faults come while a new worker is still importing or compiling
                 soon(lambda: all(member.warm for member in self.pool.members), 120)
                 time.sleep(self.rng.uniform(0.0, 0.3))
 
-    def disturb(self, worker: int, how: str) -> None:
-        member = self.pool.members[worker]
-        if not member.ready and how in ("raise", "exit"):
-            how = "kill"  # it would obey only later
-        pid = member.process.child.process.pid
+    def found(self) -> Any:
+        """Return the pool's restarts."""
+        return self.pool.restarts
+
+    def disturb(self, number: int, before: list[int]) -> Any:
+        """Make some workers fail. Return what ``found`` will return after they were replaced."""
+        workers = range(len(self.pool.members))
+        chosen = self.rng.sample(workers, number)
+        for worker in chosen:
+            how, member = self.rng.choice(FAULTS), self.pool.members[worker]
+            if not member.ready and how in ("raise", "exit"):
+                how = "kill"  # it would obey only later
+            self.fail(pid_of(member.process), how)
+        return [each + (worker in chosen) for worker, each in enumerate(before)]
+
+    def fail(self, pid: int, how: str) -> None:
         self.done.append(how)
         if how in ("kill", "stop"):
             os.kill(pid, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
@@ -122,17 +132,51 @@ class Disturber(threading.Thread):
             Told.tell(self.mark, pid, how)
 
 
-def train(faults: int, seed: int = 0) -> Report:
-    """Train through ``faults`` faults and 200 iterations after the last one."""
+class RayDisturber(Disturber):
+    """Kills, stops and orders workers on Ray, and kills the nodes that they are on."""
+
+    def __init__(self, nodes: Nodes, *args: Any) -> None:
+        """``nodes`` have one worker each, at most."""
+        super().__init__(*args)
+        self.nodes = nodes
+
+    def found(self) -> Any:
+        """Return the number of restarts: which place a process had, Ray does not tell."""
+        return sum(self.pool.restarts)
+
+    def disturb(self, number: int, before: list[int]) -> Any:
+        for pid in self.rng.sample(self.workers(number), number):
+            node, how = parent_of(pid), self.rng.choice(FAULTS if self.pool.members[0].ready else ("kill", "stop"))
+            if node != self.nodes.raylets[0] and self.rng.random() < 0.3:
+                self.done.append("node")
+                os.kill(node, signal.SIGKILL)
+                self.nodes.add()
+            else:
+                self.fail(pid, how)
+        return sum(before) + number
+
+    def workers(self, at_least: int) -> list[int]:
+        found: list[int] = []
+
+        def enough() -> bool:
+            found[:] = ray_workers()
+            return len(found) >= at_least
+
+        assert soon(enough)
+        return found
+
+
+def train(faults: int, seed: int = 0, disturber_of: Callable[..., Disturber] = Disturber, **more: Any) -> Report:
+    """Train through ``faults`` faults and 200 iterations after the last one. ``more`` are keywords of the pool."""
     children, names, start, notes = set(workers_of(os.getpid())), segments(), time.monotonic(), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         mark = Path(folder) / "order"
         agent = small("impala", f"gymnasium:tests.helpers.gymnasium_envs:Told?mark={mark}", learning_rate=0.01)
-        options = {"num_workers": 2, "max_restarts": faults, "note": notes.append}
+        options = {"num_workers": 2, "max_restarts": faults, "note": notes.append, **more}
         driver = HostDriver(agent, [seed], partial(Watched, **options), lag=LAG)
         states = driver.init()
         pool: Any = driver.learner.sampler  # type: ignore[union-attr]
-        disturber = Disturber(pool, mark, faults, seed)
+        disturber = disturber_of(pool, mark, faults, seed)
         disturber.start()
         beyond, iterations = 0, 0
         while beyond < 200 and driver.failure is None:

@@ -11,7 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl.envs.subprocess.descendants import VARIABLE
 from jaxrl.runtime.actors.pool import ActorPool
+from jaxrl.runtime.actors.transport import ChildProcess
 from jaxrl.types import Agent, Policy
 from tests.helpers.processes.children import runs, soon
 
@@ -19,7 +21,33 @@ SEGMENTS = Path("/dev/shm")
 
 
 def pids(pool: ActorPool) -> list[int]:
-    return [member.process.child.process.pid for member in pool.members]
+    """Return the processes of a pool's workers, which must not be collecting if they are on Ray."""
+    return [pid_of(member.process) for member in pool.members]
+
+
+def pid_of(process: Any) -> int:
+    if isinstance(process, ChildProcess):
+        return process.child.process.pid
+    import ray
+
+    actor = process._object._queue.worker._actor
+    return int(ray.get(actor.__ray_call__.remote(lambda holder: os.getpid()), timeout=60))
+
+
+def ray_workers() -> list[int]:
+    """Return the processes that hold remote objects on Ray, of this session of tests."""
+    ours = [f"{VARIABLE}=".encode(), f"RAY_AUTH_TOKEN_PATH={os.environ['RAY_AUTH_TOKEN_PATH']}".encode()]
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            environment = (folder / "environ").read_bytes()
+            if all(text in environment for text in ours) and (folder / "cmdline").read_bytes().startswith(b"ray::RayHolder"):
+                found.append(int(folder.name))
+    return found
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def workers_of(pid: int) -> list[int]:

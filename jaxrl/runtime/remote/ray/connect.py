@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -39,14 +41,32 @@ def connect(address: str | None, cpus: int | None, insecure: bool, note: Callabl
     handler = signal.getsignal(signal.SIGTERM)
     settings: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
     try:
-        if address is None:
-            ray.init(num_cpus=cpus, include_dashboard=False, **settings)
-        else:
-            ray.init(address, **settings)
+        with warnings.catch_warnings():
+            # It forks to start other programs, for which JAX's threads do not matter.
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+            if address is None:
+                ray.init("local", num_cpus=cpus, include_dashboard=False, **settings)  # not one that another program started
+            else:
+                ray.init(address, **settings)
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
+    print_losses(False)
     return ray, True
+
+
+def disconnect(ray: Any) -> None:
+    """Leave the cluster, and end it if it was started here."""
+    ray.shutdown()
+    print_losses(True)
+
+
+def print_losses(enabled: bool) -> None:
+    """Set whether Ray prints 20 lines of the log of each machine that is lost, which jaxrl reports in one line."""
+    with contextlib.suppress(ImportError, AttributeError):  # Ray has no public way
+        from ray._private import worker
+
+        worker._worker_logs_enabled = enabled
 
 
 def check_token(address: str, insecure: bool, note: Callable[[str], None]) -> None:

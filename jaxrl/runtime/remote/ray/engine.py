@@ -9,12 +9,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from jaxrl.envs.subprocess.descendants import VARIABLE, new_mark
 from jaxrl.runtime.remote.calls import CallQueue, Job, Outcomes, Request, complete
 from jaxrl.runtime.remote.cluster import RemoteObject
 from jaxrl.runtime.remote.engine import Engine
 from jaxrl.runtime.remote.errors import NotEnough
 from jaxrl.runtime.remote.ray.actor import RayHolder, for_ray
-from jaxrl.runtime.remote.ray.connect import connect
+from jaxrl.runtime.remote.ray.connect import connect, disconnect
 from jaxrl.runtime.remote.ray.worker import RayWorker
 from jaxrl.runtime.remote.resources import Resources
 from jaxrl.runtime.remote.values import Packed, pack
@@ -79,19 +80,19 @@ class RayEngine(Engine):
         variables = {"PYTHONUNBUFFERED": "1"}
         if not gpus:
             variables |= cpu_worker(max(1, int(cpus))) | {"CUDA_VISIBLE_DEVICES": ""}
-        options = self._holder.options(
-            num_cpus=cpus,
-            num_gpus=gpus,
-            memory=memory or None,
-            max_restarts=0,
-            max_task_retries=0,
-            scheduling_strategy=STRATEGIES[job.placement],
-            runtime_env={"env_vars": variables},
-        )
         log = None if job.log is None else (self._node, str(job.log.resolve()))
 
         def start_worker(queue: CallQueue) -> RayWorker:
-            return RayWorker(queue, options.remote(log), self)
+            holder = self._holder.options(
+                num_cpus=cpus,
+                num_gpus=gpus,
+                memory=memory or None,
+                max_restarts=0,
+                max_task_retries=0,
+                scheduling_strategy=STRATEGIES[job.placement],
+                runtime_env={"env_vars": variables | {VARIABLE: new_mark()}},
+            )
+            return RayWorker(queue, holder.remote(log), self)
 
         return self._enter(job._replace(body=for_ray(job.body.copy())), start_worker, most=1 if job.restarts else WINDOW)
 
@@ -109,7 +110,7 @@ class RayEngine(Engine):
         was_open = not self._is_closing
         super().close()
         if was_open and self._is_ours:
-            self.ray.shutdown()
+            disconnect(self.ray)
 
     def ring(self) -> None:
         """See ``Engine``."""

@@ -12,14 +12,14 @@ import subprocess
 import sys
 import time
 
-from jaxrl.envs.subprocess.descendants import VARIABLE, end_marked, is_stopped, new_mark
+from jaxrl.envs.subprocess.descendants import VARIABLE, end_marked, is_stopped
 from jaxrl.interpreter import python_command
 from jaxrl.runtime.system.clock import LOOK, STANDSTILL
 
 
 def start_guard() -> None:
-    """Start a guard of this process, which marks what this process starts from now on."""
-    os.environ[VARIABLE] = mark = new_mark()
+    """Start a guard of this process, whose environment variables had a mark when it began."""
+    mark = os.environ[VARIABLE]
     subprocess.Popen(
         python_command("jaxrl.runtime.remote.ray.guard", str(os.getpid()), mark),
         stdin=subprocess.PIPE,  # closed by the system when this process ends
@@ -31,10 +31,13 @@ def start_guard() -> None:
 
 
 def guard(parent: int, mark: str) -> None:
-    """Wait for the end of the parent, whose pipe to this process then closes, and kill it if it is stopped."""
+    """Wait for the end of the parent, and kill it if it is stopped.
+
+    Its pipe to this process then closes, unless a process that it forked has the pipe too.
+    """
     os.set_blocking(0, False)
     stopped = 0.0
-    while True:
+    while os.getppid() == parent:
         try:
             if not os.read(0, 1):
                 break
