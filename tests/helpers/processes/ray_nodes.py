@@ -22,7 +22,7 @@ HEALTH = {"health_check_timeout_ms": "2000", "health_check_period_ms": "1000", "
 """Settings of the head with which a node that does not answer is given up after some seconds; see docs/howto/remote.md."""
 
 MAIN = """
-import json, sys
+import json, sys, threading, time
 from ray.cluster_utils import Cluster
 sizes = json.loads(sys.argv[1])
 common = dict(node_ip_address="127.0.0.1", object_store_memory=100 * 2**20)
@@ -30,10 +30,17 @@ cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=sizes[0], i
 nodes = [cluster.head_node, *(cluster.add_node(num_cpus=size, **common) for size in sizes[1:])]
 def raylet(node):
     return node.all_processes["raylet"][0].process.pid
+def reap():  # workers go on while their raylet is a zombie
+    while True:
+        time.sleep(0.1)
+        for node in [*nodes]:
+            node.all_processes["raylet"][0].process.poll()
+threading.Thread(target=reap, daemon=True).start()
 print(json.dumps([cluster.address, [*map(raylet, nodes)]]), flush=True)
 for line in sys.stdin:
     if line.strip() == "add":
-        print(json.dumps(raylet(cluster.add_node(num_cpus=sizes[-1], **common))), flush=True)
+        nodes.append(cluster.add_node(num_cpus=sizes[-1], **common))
+        print(json.dumps(raylet(nodes[-1])), flush=True)
 """
 
 

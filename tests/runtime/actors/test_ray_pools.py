@@ -44,7 +44,7 @@ RULES: dict[str, Callable[[], Agent]] = {
 
 
 def trained(agent: Agent, iterations: int = 6, **scheme: Any) -> Any:
-    total_steps = iterations * agent.steps_per_iteration
+    total_steps = (agent.algorithm.warmup_iterations + iterations) * agent.steps_per_iteration
     return jaxrl.run(agent, total_steps, seeds=2, scheme=scheme or None, eval_episodes=1, quiet=True)[0]
 
 
