@@ -9,13 +9,13 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import jax
+from typing import TYPE_CHECKING, Any
 
 from jaxrl.runtime.system.cores import usable_cores
 from jaxrl.version import __version__
-from jaxrl.xla.cache_blocking import cached_bytes
+
+if TYPE_CHECKING:
+    import jax
 
 PACKAGES = ("jax", "jaxlib", "numpy", "orbax-checkpoint", "optax", "flax")
 
@@ -63,6 +63,8 @@ def _git(*args: str) -> str | None:
 
 
 def hardware(devices: Sequence[jax.Device]) -> dict[str, Any]:
+    from jaxrl.xla.cache_blocking import cached_bytes
+
     return {
         "platform": devices[0].platform,
         "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in devices],

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
-from jaxrl.types import Max, Mean, Metrics, Min
+if TYPE_CHECKING:  # records are read without JAX
+    from jaxrl.types import Max, Mean, Metrics, Min
 
 EVALUATION_RETURN, EVALUATION_LENGTH = "evaluation/episodic_return", "evaluation/episodic_length"
 EVALUATION_EPISODES, EVALUATION_LONGEST = "evaluation/episodes", "evaluation/longest_episode"
@@ -23,6 +23,7 @@ Record = dict[str, Any]
 
 def close_per_seed(metrics: Metrics) -> dict[str, np.ndarray]:
     """Convert metrics [num_seeds] to numbers, f64[num_seeds]; NaN where nothing was counted or the result is not finite."""
+    from jaxrl.types import Mean
 
     def close(metric: Mean | Min | Max) -> np.ndarray:
         if isinstance(metric, Mean):
@@ -37,6 +38,10 @@ def close_per_seed(metrics: Metrics) -> dict[str, np.ndarray]:
 
 def env_steps(metrics: Metrics, num_rows: int) -> np.ndarray:
     """Return the number of valid rows among ``num_rows``, i64[num_seeds]; all of them if the algorithm does not count."""
+    import jax
+
+    from jaxrl.types import Mean
+
     if (counted := metrics.get("charts/valid_rows")) is not None and isinstance(counted, Mean):
         return np.rint(np.asarray(counted.sum, np.float64)).astype(np.int64)
     return np.full(np.shape(jax.tree.leaves(metrics)[0]), num_rows)

@@ -8,9 +8,8 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-import jax
 import numpy as np
 
 from jaxrl.builder.old_specs import converted
@@ -27,9 +26,15 @@ from jaxrl.runtime.system.disk import (
     write_atomically,
 )
 
+if TYPE_CHECKING:  # run folders are read without JAX
+    import jax
+
 CONFIG, PROGRESS, RECORDS, CURVE = "config.json", "progress.csv", "records.jsonl", "learning_curve.png"
 CHECKPOINTS, BEST, TENSORBOARD, WORKERS = "checkpoints", "best", "tensorboard", "workers"
-LOCK = ".lock"
+LOCK, STATUS = ".lock", "status.json"
+
+MAX_CONFIG_BYTES = 2**28
+"""Largest ``config.json`` that is read; a run of a million seeds has one of some MiB."""
 
 
 class RunFolder:
@@ -165,7 +170,7 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Read ``config.json`` of a run folder. Raise FileNotFoundError if there is no run, or ValueError if the file is invalid."""
     path = absolute(folder) / CONFIG
     try:
-        config = parse_json(read_regular(path))
+        config = parse_json(read_regular(path, MAX_CONFIG_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         absent = "it is a file" if path.parent.exists() else "there is no such folder"
         reason = f"it has no {CONFIG}" if path.parent.is_dir() else absent
@@ -245,7 +250,7 @@ def plain(data: Any) -> Any:
         return {str(key): plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [plain(value) for value in data]
-    if isinstance(data, np.generic | np.ndarray | jax.Array):
+    if hasattr(type(data), "__array__"):
         return np.asarray(data).tolist()
     return data
 

@@ -22,17 +22,19 @@ URL_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """Open a file that replaces ``path`` once it is on disk.
 
-    After a kill or a power cut, and for readers at any time, ``path`` is either the old or the new file.
+    After a kill or a power cut, and for readers at any time, ``path`` is either the old or the new file. A file that is not
+    ``durable`` is not flushed to disk, which takes less time; a power cut may then damage it.
     """
     unfinished = temporary(path)
     try:
         with new_file(unfinished) as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(unfinished, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -45,9 +47,9 @@ def temporary(path: Path) -> Path:
     return path.with_name(f"{path.name}.tmp")
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file by this text atomically."""
-    with replacing(path) as file:
+def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace a file by this text atomically; see ``replacing``."""
+    with replacing(path, durable=durable) as file:
         file.write(text.encode())
 
 
@@ -85,10 +87,24 @@ def open_regular(path: Path) -> io.BufferedReader:
     raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
 
 
-def read_regular(path: Path) -> bytes:
-    """Read a whole file; see ``open_regular``."""
+def read_regular(path: Path, at_most: int | None = None) -> bytes:
+    """Read a whole file; see ``open_regular``. Raise ValueError if it has more than ``at_most`` bytes."""
     with open_regular(path) as file:
-        return file.read()
+        content = file.read(-1 if at_most is None else at_most + 1)
+    if at_most is not None and len(content) > at_most:
+        raise ValueError(f"it has more than {at_most:,} bytes")
+    return content
+
+
+def read_end(path: Path, at_most: int) -> bytes:
+    """Read the last bytes of a regular file, at most this many. Raise OSError for a link, which may lead anywhere."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link, which is not followed", os.fspath(path))
+    with open(path, "rb", opener=without_links) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        file.seek(max(0, os.fstat(file.fileno()).st_size - at_most))
+        return file.read(at_most)
 
 
 def at_home(path: str | os.PathLike[str]) -> Path:
