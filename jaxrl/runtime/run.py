@@ -19,15 +19,16 @@ from jaxrl.builder.spec import build_again
 from jaxrl.runtime.actors.scheme import Scheme, describe
 from jaxrl.runtime.checkpoint.convert_states import check_can_mark_discontinuity
 from jaxrl.runtime.checkpoint.transfer import check_which, describe_source
-from jaxrl.runtime.console.progress import make_progress
+from jaxrl.runtime.console.progress import Displays, make_progress
 from jaxrl.runtime.distributed.group import current
+from jaxrl.runtime.logs.live_status import LiveStatus
 from jaxrl.runtime.logs.run_folder import WORKERS, read_config
 from jaxrl.runtime.system.devices import enable_compilation_cache
 from jaxrl.runtime.training_loop.agreement import check_alike, open_folder
 from jaxrl.runtime.training_loop.open_trainer import devices_for, open_driver
 from jaxrl.runtime.training_loop.outcome import RunDiverged as RunDiverged
 from jaxrl.runtime.training_loop.outcome import RunInterrupted as RunInterrupted
-from jaxrl.runtime.training_loop.outcome import history_of
+from jaxrl.runtime.training_loop.outcome import end_of, history_of
 from jaxrl.runtime.training_loop.plan import make_plan, with_length_of
 from jaxrl.runtime.training_loop.reporting import first_notes, tell, title_of, warn_of_schedules
 from jaxrl.runtime.training_loop.run_config import (
@@ -223,12 +224,14 @@ def _run(
         warn_of_schedules(agent, plan.warmup_iterations + plan.iterations)
         hidden = quiet or not current().is_first
         title, each = title_of(agent, len(seeds), len(devices)), getattr(driver, "devices_per_seed", 1)
-        progress = resources.enter_context(contextlib.closing(make_progress(title, plan.total_steps, quiet=hidden)))
+        status = LiveStatus(folder.path, lambda: folder.is_there) if folder and current().is_first else None
+        displays = [make_progress(title, plan.total_steps, quiet=hidden), *([status] if status else [])]
+        progress = resources.enter_context(contextlib.closing(Displays(*displays)))
         files = None
         if folder:
-            files = RunFiles(folder, agent, plan, devices, progress.note, each)
+            files = RunFiles(folder, agent, plan, devices, progress.note, each, status)
             resources.enter_context(contextlib.closing(files))
-            resources.push(lambda kind, *_: files.withdraw() if kind and issubclass(kind, Exception) else None)
+            resources.push(files.leave)
         resources.callback(getattr(driver, "close", lambda: None))
         session = Session(driver, seeds, plan, progress, files, on_chunk)
         if scheme:
@@ -239,6 +242,8 @@ def _run(
         with handled(session.interrupt.handle):
             states, summary = session.go(hyperparams, init_from, init_which, title)
             session.asked_to_stop()  # also by a signal that came meanwhile
+            if status:
+                status.end(*end_of(session, summary))
     progress.note(summary)
     return states, history_of(agent, session, states, summary, shown=not hidden)
 

@@ -21,6 +21,7 @@ from jaxrl.algorithms.presets import NETWORKS, words
 from jaxrl.builder.settings import split_settings
 from jaxrl.interpreter import python_command
 from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
+from jaxrl.runtime.logs.live_status import live_status
 from jaxrl.runtime.logs.run_folder import contents, plain
 from jaxrl.runtime.system.disk import parse_json, read_regular, savable, write_atomically
 from jaxrl.runtime.training_loop.signals import SIGNALS, Interrupted, handled
@@ -192,13 +193,14 @@ def in_a_word(value: Any) -> str:
 
 
 class Manifest:
-    """List of finished jobs in ``sweep.json``, rewritten after each job. It refuses a folder that holds something else."""
+    """Lists of all jobs and of finished jobs in ``sweep.json``, rewritten after each job. It refuses a folder that holds
+    something else."""
 
     def __init__(self, folder: Path, sweep: SweepFile) -> None:
         savable(folder, "out")
         self.folder, self.path = folder, folder / MANIFEST
         self.sweep = plain({field.name: getattr(sweep, field.name) for field in fields(SweepFile)})
-        self.done: list[str] = []
+        self.jobs, self.done = [job.name for job in expand(sweep)], list[str]()
         if self.path.exists():
             found = parse_json(read_regular(self.path))
             is_other = {"eval_explore": False, **found["sweep"]} != self.sweep  # older manifests have greedy evaluations only
@@ -215,11 +217,12 @@ class Manifest:
         self.write()
 
     def write(self) -> None:
-        write_atomically(self.path, json.dumps({"sweep": self.sweep, "done": self.done}, indent=2) + "\n")
+        write_atomically(self.path, json.dumps({"sweep": self.sweep, "jobs": self.jobs, "done": self.done}, indent=2) + "\n")
 
 
-def job_folder(folder: Path, job: SweepJob) -> Path:
-    return folder / JOBS / job.name.replace(" ", ",").replace("/", "-")
+def job_folder(folder: Path, name: str) -> Path:
+    """Return the folder of a job, by its name."""
+    return folder / JOBS / name.replace(" ", ",").replace("/", "-")
 
 
 def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Callable[[str], None]) -> list[SweepJob]:
@@ -232,6 +235,12 @@ def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Ca
       Interrupted: Ctrl-C, SIGTERM or SIGHUP. The current job saved its state, and the same call resumes the sweep.
     """
     jobs, manifest = expand(sweep), Manifest(out, sweep)
+    with live_status(out):
+        _run_jobs(jobs, manifest, out, trust, say)
+    return jobs
+
+
+def _run_jobs(jobs: Sequence[SweepJob], manifest: Manifest, out: Path, trust: Sequence[str], say: Callable[[str], None]) -> None:
     for place, job in enumerate(jobs, 1):
         title = f"job {place} of {len(jobs)}: {job.name}"
         if job.name in manifest.done:
@@ -247,7 +256,6 @@ def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Ca
             raise ChildProcessError(
                 f"{title} failed with exit code {code}; see the message above. Fix this and repeat the same command"
             )
-    return jobs
 
 
 def run_job(command: Sequence[str]) -> tuple[int, int]:

@@ -88,6 +88,11 @@ class Processes:
         """Number of times each process was replaced."""
         return [part.restarts for part in self._parts]
 
+    @property
+    def parts(self) -> list[Part]:
+        """The parts of the environments, each with its process."""
+        return self._parts
+
     def begun_anew(self) -> np.ndarray:
         """See ``jaxrl.types.HostEnvs``."""
         return np.repeat([part.begun_anew for part in self._parts], [part.last + 1 - part.first for part in self._parts])

@@ -27,7 +27,7 @@ class Part:
         self._label, self._open, self._num_envs, self._seed = label, open, num_envs, seed
         self.first, self.last = first, first + num_envs - 1
         """Indices of the first and the last environment, inclusive."""
-        self._log = None if log_folder is None else log_folder / f"environments-{self.first}-{self.last}.log"
+        self.log = None if log_folder is None else log_folder / f"environments-{self.first}-{self.last}.log"
         self.restarts, self.begun_anew = 0, False
         """Number of times the process was replaced; and whether that happened during the last request, whose result then starts
         new episodes."""
@@ -46,6 +46,11 @@ class Part:
 
     def __str__(self) -> str:
         return f"environment {self.first}" if self.first == self.last else f"environments {self.first} to {self.last}"
+
+    @property
+    def envs(self) -> tuple[int, int]:
+        """Indices of the first and the last environment, inclusive."""
+        return self.first, self.last
 
     @property
     def doing(self) -> str:
@@ -120,8 +125,8 @@ class Part:
             seed = int(np.random.SeedSequence([self._seed, self.first, self.restarts]).generate_state(1)[0] >> 1)
         job: Any = partial(self._open, self._num_envs, seed, self.first)
         # Environments written in JAX must not claim the learner's accelerator.
-        variables = {"JAX_PLATFORMS": "cpu"} | ({} if self._log is None else {"PYTHONFAULTHANDLER": "1"})
-        self.child = Child("jaxrl.envs.subprocess.worker", variables=variables, log=self._log)
+        variables = {"JAX_PLATFORMS": "cpu"} | ({} if self.log is None else {"PYTHONFAULTHANDLER": "1"})
+        self.child = Child("jaxrl.envs.subprocess.worker", variables=variables, log=self.log)
         self._shared: SharedRows | None = None
         self._to_do, self.since = [("start", ())], time.monotonic()
         try:

@@ -10,7 +10,7 @@ from jaxrl.envs import make_env
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.envs.subprocess.processes import Processes
-from jaxrl.runtime.samplers.diagnostics import WorkerState
+from jaxrl.runtime.logs.live_status import WorkerState
 from jaxrl.runtime.samplers.sampler import SamplerFn, host_env
 from jaxrl.types import Agent, HostEnv, HostEnvs, Key, Metrics, OpenFn, Policy, Rollout
 
@@ -43,7 +43,11 @@ class CentralSampler:
 
     def workers(self) -> list[WorkerState]:
         """Return the state of each worker. Rates are NaN, since workers step together."""
-        return [WorkerState(math.nan, math.nan, number) for number in self.restarts]
+        return [
+            WorkerState(math.nan, math.nan, part.restarts, part.envs, None if part.log is None else str(part.log))
+            for processes in self.opened
+            for part in processes.parts
+        ]
 
     def close(self) -> None:
         self.sampler.close()

@@ -22,7 +22,8 @@ from jaxrl.runtime.actors.rollout_memory import Ticket
 from jaxrl.runtime.actors.stragglers import cut_rows, enough
 from jaxrl.runtime.actors.transport import SharedMemoryTransport, TransportFn
 from jaxrl.runtime.actors.worker_handle import WorkerHandle, shares
-from jaxrl.runtime.samplers.diagnostics import Stopwatch, WorkerState
+from jaxrl.runtime.logs.live_status import WorkerState
+from jaxrl.runtime.samplers.diagnostics import Stopwatch
 from jaxrl.runtime.samplers.sampler import host_env
 from jaxrl.runtime.system.cores import cpu_worker
 from jaxrl.runtime.system.devices import threads_per_worker

@@ -11,7 +11,7 @@ import numpy as np
 from jaxrl.envs.subprocess.child import append_to_log, line
 from jaxrl.runtime.actors.messages import WorkerJob
 from jaxrl.runtime.actors.transport import Transport
-from jaxrl.runtime.samplers.diagnostics import WorkerState
+from jaxrl.runtime.logs.live_status import WorkerState
 
 START_TIMEOUT = 120.0
 """Minimum number of seconds that a worker may take to import its modules, open its environments and compile its policy."""
@@ -39,15 +39,21 @@ class WorkerHandle:
         self.since: float | None = None
         """Time of its last row, on the clock of ``Ran``."""
 
+    @property
+    def envs(self) -> tuple[int, int]:
+        """Its first and its last environment."""
+        return self.job.first_id, self.job.first_id + self.job.num_envs - 1
+
     def __str__(self) -> str:
-        first, last = self.job.first_id, self.job.first_id + self.job.num_envs - 1
+        first, last = self.envs
         return f"worker {self.job.worker} (environment{f's {first} to {last}' if last > first else f' {first}'})"
 
     def state(self) -> WorkerState:
         """Return its rate, parameter lag and restarts since the last call."""
         done, self.done = self.done, []
         steps, seconds, lags = zip(*done, strict=True) if done else ((0,), (1.0,), (0.0,))
-        return WorkerState(sum(steps) / max(sum(seconds), 1e-9), float(np.mean(lags)), self.restarts)
+        log = None if self.log is None else str(self.log)
+        return WorkerState(sum(steps) / max(sum(seconds), 1e-9), float(np.mean(lags)), self.restarts, self.envs, log)
 
     def start(self, transport: Transport) -> None:
         """Start a process, with new seeds if it replaces another."""

@@ -40,7 +40,7 @@ def main(folder: str, name: str, *trust: str) -> int:
             sweep.total_steps,
             seeds=[seed for _, seed in members],
             hyperparams=hyperparams,
-            out=job_folder(Path(folder), job),
+            out=job_folder(Path(folder), name),
             eval_episodes=sweep.eval_episodes,
             eval_explore=sweep.eval_explore,
         )

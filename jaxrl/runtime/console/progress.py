@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO, cast
+from typing import Any, Protocol, TextIO, cast
 
 import numpy as np
 from rich import live
@@ -18,13 +18,23 @@ from rich.text import Text
 
 from jaxrl.runtime.console.streams import Screen, screen
 from jaxrl.runtime.console.tables import terminal
+from jaxrl.runtime.logs.live_status import WorkerState
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, Record
 
 SHOWN_LOSSES = 8
 """Most losses in the live panel."""
 
-Workers = Sequence[tuple[float, float, int]]
-"""Steps per second, lag and restarts of each worker process."""
+
+class Progress(Protocol):
+    """A display of a run."""
+
+    def note(self, text: str) -> None:
+        """Show a permanent line. Works after ``close`` as well."""
+
+    def update(self, record: Record, eta: float, compile_seconds: float, workers: Sequence[WorkerState] = ()) -> None:
+        """Show the record of a finished chunk. ``eta``: seconds until the end; NaN before the first chunk."""
+
+    def close(self) -> None: ...
 
 
 def make_progress(title: str, total_steps: int, *, quiet: bool) -> Progress:
@@ -58,11 +68,9 @@ class Lines:
         self.note(title)
 
     def note(self, text: str) -> None:
-        """Print a permanent line. Works after ``close`` as well."""
         print(text, file=self._out, flush=True)
 
-    def update(self, record: Record, eta: float, compile_seconds: float, workers: Workers = ()) -> None:
-        """Show the record of a finished chunk. ``eta`` is NaN before the first one."""
+    def update(self, record: Record, eta: float, compile_seconds: float, workers: Sequence[WorkerState] = ()) -> None:
         parts = [f"step {int(record['rows']):>{len(f'{self._total:,}')},}/{self._total:,}"]
         if (returns := self._returns.update(record)) is not None:
             parts.append(f"return {returns}")
@@ -92,7 +100,7 @@ class Live:
     def note(self, text: str) -> None:
         self._live.console.print(Text(text), soft_wrap=True)
 
-    def update(self, record: Record, eta: float, compile_seconds: float, workers: Workers = ()) -> None:
+    def update(self, record: Record, eta: float, compile_seconds: float, workers: Sequence[WorkerState] = ()) -> None:
         if known(record, EVALUATION_RETURN).size:
             self._evaluation = spread(record, EVALUATION_RETURN)
         parts = [self._bar(int(record["rows"]), eta), self._numbers(record, compile_seconds)]
@@ -128,7 +136,23 @@ class Live:
         return table
 
 
-Progress = Lines | Live
+class Displays:
+    """Several displays as one."""
+
+    def __init__(self, *displays: Progress) -> None:
+        self._displays = displays
+
+    def note(self, text: str) -> None:
+        for display in self._displays:
+            display.note(text)
+
+    def update(self, record: Record, eta: float, compile_seconds: float, workers: Sequence[WorkerState] = ()) -> None:
+        for display in self._displays:
+            display.update(record, eta, compile_seconds, workers)
+
+    def close(self) -> None:
+        for display in self._displays:
+            display.close()
 
 
 @contextlib.contextmanager
@@ -144,9 +168,9 @@ def spinner(title: str) -> Iterator[Callable[[str], None]]:
 # --------------------------------------------------------------------------------------------------------------------- numbers
 
 
-def summarise(workers: Workers) -> str:
+def summarise(workers: Sequence[WorkerState]) -> str:
     """Format the steps per second of each worker, their largest lag, and the number of restarts."""
-    rates, lags, restarts = zip(*workers, strict=True)
+    rates, lags, restarts, *_ = zip(*workers, strict=True)
     return f"workers {'+'.join(map(short, rates))}/s, lag {short(max(lags))}, {sum(restarts)} restarts"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,16 +25,6 @@ LOGGED = (LAG, MOST_LAG, REPLAY_RATIO, *TIMED)
 
 OF_WORKERS = (RESTARTS, STALENESS)
 """Log keys of runs with worker processes; the second if workers compute gradients."""
-
-
-class WorkerState(NamedTuple):
-    """Statistics of a worker process, shown by the run."""
-
-    steps_per_second: float
-    """Rows over its environments of all seeds, per second of collecting."""
-    lag: float
-    """Age of the parameters that it acted with, in updates behind the newest; mean over its rollouts and seeds."""
-    restarts: int
 
 
 class Stopwatch:

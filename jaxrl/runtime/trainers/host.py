@@ -20,7 +20,8 @@ from jaxrl.metrics import merge
 from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.checkpoint.convert_states import mark_discontinuity
 from jaxrl.runtime.distributed.group import current
-from jaxrl.runtime.samplers.diagnostics import RESTARTS, Stopwatch, WorkerState, policy_lag, timed
+from jaxrl.runtime.logs.live_status import WorkerState
+from jaxrl.runtime.samplers.diagnostics import RESTARTS, Stopwatch, policy_lag, timed
 from jaxrl.runtime.samplers.sampler import HostSampler, Sampler, SamplerFn, stack
 from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.runtime.system.memory import check_replay_fits

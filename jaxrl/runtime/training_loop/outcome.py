@@ -1,4 +1,4 @@
-"""Outcome of a run: its history, or the error that ended it."""
+"""Outcome of a run: the state in which it ended, and its history or the error that ended it."""
 
 from __future__ import annotations
 
@@ -35,6 +35,17 @@ class RunDiverged(RuntimeError):
     def __init__(self, message: str, states: PyTree, history: dict[str, np.ndarray]) -> None:
         super().__init__(message)
         self.states, self.history = states, history
+
+
+def end_of(session: Session, summary: str) -> tuple[str, str]:
+    """Return the state in which a run ends, one of ``logs.live_status.ENDS``, and the reason."""
+    reason, failure = summary.partition("; ")[0], session.failure
+    if session.ended is None:
+        return "stopped", f"{reason}, by {signal.Signals(session.stopped_by).name}" if session.stopped_by else reason
+    if session.ended != "done" and failure is not None:
+        return "failed", f"{reason}: {failure}"
+    is_lost = session.diverged.any() if session.plan.config.on_nan == "stop" else session.diverged.all()
+    return "diverged" if is_lost else "finished", reason
 
 
 def history_of(agent: Agent, session: Session, states: PyTree, summary: str, *, shown: bool) -> dict[str, np.ndarray]:

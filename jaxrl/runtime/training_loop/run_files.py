@@ -24,6 +24,7 @@ from jaxrl.runtime.checkpoint.saver import Saver
 from jaxrl.runtime.checkpoint.transfer import describe_source, recorded_source
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs.files import BestEffort, Csv, JsonLines, Sink, best_effort, read_records
+from jaxrl.runtime.logs.live_status import LiveStatus, end_by
 from jaxrl.runtime.logs.records import Record
 from jaxrl.runtime.logs.run_folder import (
     BEST,
@@ -52,8 +53,8 @@ from jaxrl.types import Agent, PyTree
 class RunFiles:
     """Files of one run.
 
-    Only ``config.json`` is written before the first record, so that a run can be resumed that is killed while its programs are
-    compiled. A run that cannot start deletes the file, and leaves the folder unchanged.
+    Only ``config.json`` and ``status.json`` are written before the first record, so that a run can be resumed that is killed
+    while its programs are compiled. A run that cannot start deletes these files, and leaves the folder unchanged.
     """
 
     folder: RunFolder
@@ -63,6 +64,7 @@ class RunFiles:
     note: Callable[[str], None]
     devices_per_seed: int = 1
     """Number of devices that share the environments of each seed."""
+    status: LiveStatus | None = None
 
     def __post_init__(self) -> None:
         self._sinks: list[Sink] = []
@@ -118,15 +120,28 @@ class RunFiles:
         return init_from, which
 
     def announce(self) -> None:
-        """Write ``config.json`` of a new run."""
+        """Write ``config.json`` of a new run, and begin ``status.json``."""
         if current().is_first and self.folder.config is None:
             with self._explaining():
                 self._write_config()
             self._is_announced = True
+        if self.status:
+            self.status.begin()
+
+    def leave(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        """Record an exception that ends the run, and withdraw a run that has logged nothing. An exit callback."""
+        if kind is None:
+            return
+        if self.status:
+            self.status.end(*end_by(error))
+        if issubclass(kind, Exception):
+            self.withdraw()
 
     def withdraw(self) -> None:
-        """Delete ``config.json`` again, if this run announced itself and logged nothing."""
+        """Delete ``config.json`` and ``status.json`` again, if this run announced itself and logged nothing."""
         if self._is_announced and not self._sinks:
+            if self.status:
+                self.status.delete()
             self.folder.delete_config()
 
     def resume(self, target: PyTree) -> tuple[PyTree, int, list[Record]]:
@@ -153,6 +168,8 @@ class RunFiles:
             states = read_state(folder, found, target)
         self.saver.saved, self._records = found.step, records
         self.saver.compare_best(records, found.step)
+        if self.status:
+            self.status.begin()
         return states, found.step, records
 
     def _check_saved(self, found: CheckpointInfo) -> None:

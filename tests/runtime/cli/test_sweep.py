@@ -247,7 +247,7 @@ def test_a_sweep_runs_resumes_and_leaves_a_table_and_a_figure(
     lost = [row for row in rows if row["learning_rate"] == "1e+38"]
     assert len(lost) == 2 and {row["diverged"] for row in lost} == {"2"} and {row["mean_return"] for row in lost} == {""}
     assert rows[-2:] == lost  # best first
-    config = json.loads((job_folder(out, expand(read_sweep(file))[0]) / "config.json").read_text())
+    config = json.loads((job_folder(out, expand(read_sweep(file))[0].name) / "config.json").read_text())
     assert config["run"]["seeds"] == [4, 9] * 3 and config["run"]["eval_explore"] is True
     flags = "--env tests.helpers.probes:action_choice --rollout-length 4 --num-epochs 1 --num-minibatches 1 --num-envs 2"
     options, settings = parse("ppo", flags.split())
@@ -270,7 +270,7 @@ def test_show_lists_the_jobs_and_runs_nothing(file: Path, tmp_path: Path, capsys
 def test_the_last_known_return_counts_and_diverged_seeds_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = SweepFile("ppo", "e", 10, settings={}, grid={"gamma": [0.8, 0.9]})
     (job,) = expand(sweep)
-    folder = job_folder(tmp_path, job)
+    folder = job_folder(tmp_path, job.name)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"agent": {}, "run": {"seeds": [0, 1, 0, 1]}}))
     records = [

@@ -85,7 +85,7 @@ def test_a_command_that_is_stopped_while_it_compiles_ends_at_once_and_resumes_fr
     out, err = stop(start("-c", COMMAND, *command, cwd=tmp_path), tmp_path, number)
     assert err == [] and [line for line in out if "stopped at step 0 of 64" in line] == out[-1:]
     assert out[-1].endswith("resume with: jaxrl train --resume run --trust tests")
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"config.json", "status.json"}
     if number == signal.SIGTERM:
         resumed, history = jaxrl.resume(tmp_path / "run", quiet=True, trust="tests")
         agent = jaxrl.make_ppo(ENV, num_envs=2, rollout_length=4, num_epochs=1, num_minibatches=1)
@@ -119,7 +119,7 @@ def test_a_caller_that_catches_it_has_a_folder_to_go_on_with(on_host: bool, tmp_
     with pytest.raises(RunInterrupted, match=r"stopped at step 0 of 64 .* resume with: ") as caught:
         jaxrl.run(small_ppo(hosted(env) if on_host else env), 64, out=tmp_path / "run", quiet=True)
     assert (caught.value.states, caught.value.history, caught.value.signal) == (None, {}, signal.SIGTERM)
-    assert under_way() and [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"]
+    assert under_way() and {path.name for path in (tmp_path / "run").iterdir()} == {"config.json", "status.json"}
 
 
 @pytest.mark.slow

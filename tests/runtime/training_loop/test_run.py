@@ -151,6 +151,7 @@ def test_environments_on_the_host_share_the_loop(tmp_path: Path, capsys: pytest.
     assert history["env_steps"][0].tolist() == [4 * 14] * 2  # of 16 rows in each environment two are resets
     assert {path.name for path in tmp_path.iterdir()} == {
         "config.json",
+        "status.json",
         "progress.csv",
         "records.jsonl",
         "learning_curve.png",

@@ -68,7 +68,7 @@ def test_ctrl_c_before_the_first_chunk(agent: Agent, monkeypatch: pytest.MonkeyP
     with pytest.raises(RunInterrupted, match="stopped at step 0 of 320") as caught:
         run(agent, 320, seeds=2, out=tmp_path, quiet=True)
     assert driver.calls == 0 and caught.value.history == {}
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]  # it allows resuming
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "status.json"}  # they allow resuming
 
 
 def test_ctrl_c_is_not_lost_in_the_last_chunk(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

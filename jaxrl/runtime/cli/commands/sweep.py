@@ -94,7 +94,7 @@ def collect(jobs: Sequence[SweepJob], out: Path) -> list[SweepResult]:
 
     results = []
     for job in jobs:
-        run = read_run(job_folder(out, job))
+        run = read_run(job_folder(out, job.name))
         last = np.full(len(run.seeds), np.nan)
         for key in (TRAINING_RETURN, EVALUATION_RETURN):
             for value in run.history.get(key, ()):
