@@ -116,6 +116,7 @@ ROOMS = (
     "run",
     "doctor",
     "sweep",
+    "status",
     "launcher",
     "cli",
 )

@@ -34,6 +34,7 @@ COMMANDS = {
     "train": "train an algorithm on an environment, over any number of seeds",
     "launch": "train in several processes on this machine, and restart them after a fault",
     "sweep": "train a grid of settings and seeds from a file; resumable",
+    "status": "show whether a run is running, its progress, workers and messages",
     "plot": "compare learning curves of runs, with intervals over seeds, in one figure",
     "eval": "evaluate trained policies: returns as a table and as JSON",
     "record": "record a trained policy as a GIF or MP4",

@@ -1,0 +1,168 @@
+"""``jaxrl status``: show the state of a run or a sweep, from its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from jaxrl.runtime.cli.flags import Flag, read_flags
+from jaxrl.runtime.console.tables import terminal
+from jaxrl.runtime.logs.run_folder import CONFIG
+from jaxrl.runtime.status.draw import as_renderable, as_text
+from jaxrl.runtime.status.in_words import lines, printable, report
+from jaxrl.runtime.status.process_state import LIVE, WELL
+from jaxrl.runtime.status.run_status import RunStatus, read_run_status
+from jaxrl.runtime.status.sweep_status import WAITING, SweepStatus, read_sweep_status
+from jaxrl.runtime.sweep import MANIFEST
+from jaxrl.runtime.system.disk import at_home
+
+HELP = """\
+Show the state of a run: whether it runs, its progress, speed, returns and last checkpoint, its worker processes with their
+restarts, and its last messages. RUN is the folder of a run, or of a sweep, whose jobs are shown in a line each.
+
+Only the folder is read, so a run on another machine can be shown where both share the folder. No process is disturbed, and no
+code of the run is imported.
+
+states:
+  running    its process runs; on another machine: it has written within the last minute
+  suspended  its process is stopped (SIGSTOP)
+  silent     its process is on another machine, and has not written for a minute: it was killed, hangs, or lost the folder
+  finished   everything is done, or stop_at was reached
+  stopped    a signal such as Ctrl-C stopped it; everything was saved
+  diverged   all seeds diverged, or one did and on_nan is "stop"
+  failed     an error ended it
+  gone       its process ended without saying why: killed (SIGKILL, out of memory), or its machine went down
+  unknown    the folder does not name its process, as those of jaxrl 0.2 and before
+  waiting    a job of a sweep that has not begun
+
+The exit code is 0 for a run that is running or finished, and a sweep whose jobs are; 1 for the other states; 2 if the folder
+cannot be read; 130 after Ctrl-C. With --watch, it is that of the last state.
+
+try:
+  jaxrl status runs/ppo-CartPole-v1
+  jaxrl status runs/ppo-CartPole-v1 --watch
+  jaxrl status runs/my-sweep --json
+"""
+
+INTERVAL = 1.0
+"""Seconds between two looks at the folder."""
+
+SUGGESTED = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class StatusOptions:
+    """Options of ``jaxrl status``."""
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of a run or a sweep."""
+    json: Flag = False
+    """Print one JSON object."""
+    watch: Flag = False
+    """Show changes until the run ends or Ctrl-C. Without a terminal, each change is a line."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Show the state once, or until the run ends; return the exit code."""
+    options = read_flags(StatusOptions, args, prog="jaxrl status", description=HELP)
+    if options.json and options.watch:
+        raise ValueError("--json prints one object, and --watch never ends with one: repeat jaxrl status --json instead")
+    status = read(options.run)
+    if options.json:
+        print(json.dumps(status.as_json(), indent=2))
+    elif options.watch:
+        status = watch(options.run, status)
+    else:
+        show(status)
+    return exit_code(status)
+
+
+def read(run: str) -> RunStatus | SweepStatus:
+    """Read the state of a run or a sweep. Raise FileNotFoundError if the folder is neither."""
+    folder, now = at_home(run), time.time()
+    if (folder / MANIFEST).exists():
+        return read_sweep_status(folder, run, now)
+    try:
+        return read_run_status(folder, run, now)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error}{_suggestion(folder, run)}") from None
+
+
+def _suggestion(folder: Path, shown: str) -> str:
+    """Return an end of a message that names the runs and sweeps in a folder, newest first."""
+    with contextlib.suppress(OSError):
+        inside = [path for path in folder.iterdir() if (path / CONFIG).exists() or (path / MANIFEST).exists()]
+        inside.sort(key=lambda path: -path.stat().st_mtime)
+        if inside:
+            names = [repr(os.path.join(shown, path.name)) for path in inside[:SUGGESTED]]
+            return f". Name one of the {len(inside)} in it: {', '.join(names)}{', …' * (len(inside) > SUGGESTED)}"
+    return ". Name the folder that --out gave, or that the run printed"
+
+
+def exit_code(status: RunStatus | SweepStatus) -> int:
+    states = [status.state] if isinstance(status, RunStatus) else [status.state, *(job.state for job in status.jobs)]
+    return 0 if set(states) <= {*WELL, WAITING} else 1
+
+
+def is_live(status: RunStatus | SweepStatus) -> bool:
+    """Return whether the state may change by itself."""
+    states = [status.state] if isinstance(status, RunStatus) else [status.state, *(job.state for job in status.jobs)]
+    return bool(set(states) & set(LIVE))
+
+
+def show(status: RunStatus | SweepStatus) -> None:
+    found = report(status, time.time())
+    if (console := terminal()) is None:
+        print(as_text(found), end="")
+    else:
+        console.print(as_renderable(found, console.width))
+
+
+def watch(run: str, status: RunStatus | SweepStatus) -> RunStatus | SweepStatus:
+    """Show the state until it is final, and return it."""
+    try:
+        return _redraw(run, status, console) if (console := terminal()) else _print_changes(run, status)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("watched until Ctrl-C") from None  # with a text, it is not reported
+
+
+def _redraw(run: str, status: RunStatus | SweepStatus, console: Any) -> RunStatus | SweepStatus:
+    from rich.live import Live
+
+    def drawn() -> Any:
+        return as_renderable(report(status, time.time()), console.width)
+
+    with Live(drawn(), console=console, auto_refresh=False) as live:
+        while is_live(status):
+            time.sleep(INTERVAL)
+            status = read(run)
+            live.update(drawn(), refresh=True)
+    return status
+
+
+def _print_changes(run: str, status: RunStatus | SweepStatus) -> RunStatus | SweepStatus:
+    """Print the state, then a line for each change and each message."""
+    show(status)
+    seen, latest = set(lines(status)), _last_message(status)
+    while is_live(status):
+        time.sleep(INTERVAL)
+        status = read(run)
+        messages = status.messages if isinstance(status, RunStatus) else []
+        new = [printable(message.text) for message in messages if message.time > latest]
+        latest = max(latest, _last_message(status))
+        for line in [*new, *(line for line in lines(status) if line not in seen)]:
+            print(line, flush=True)
+        seen |= set(lines(status))
+    return status
+
+
+def _last_message(status: RunStatus | SweepStatus) -> float:
+    return status.messages[-1].time if isinstance(status, RunStatus) and status.messages else 0.0
