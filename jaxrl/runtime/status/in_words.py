@@ -134,10 +134,11 @@ def checkpoint_in_words(last: Checkpoint | None, best: Checkpoint | None, now: f
 
 
 def lines(status: RunStatus | SweepStatus) -> list[str]:
-    """Return a line for a run, or one for each job, without anything that changes when the run does not."""
+    """Return a line for a run, or one for each job and one for the sweep, which change only when they do."""
     if isinstance(status, RunStatus):
         return [_line(status)]
-    return [f"{printable(job.job)}: " + (_line(job.run) if job.run else job.state) for job in status.jobs]
+    of_sweep = f"sweep: {status.state}  {status.done} of {len(status.jobs)} jobs are done"
+    return [*(f"{printable(job.job)}: {_line(job.run) if job.run else job.state}" for job in status.jobs), of_sweep]
 
 
 def _line(run: RunStatus) -> str:

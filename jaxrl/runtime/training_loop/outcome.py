@@ -41,7 +41,8 @@ def end_of(session: Session, summary: str) -> tuple[str, str]:
     """Return the state in which a run ends, one of ``logs.live_status.ENDS``, and the reason."""
     reason, failure = summary.partition("; ")[0], session.failure
     if session.ended is None:
-        return "stopped", f"{reason}, by {signal.Signals(session.stopped_by).name}" if session.stopped_by else reason
+        by = f", by {signal.Signals(session.stopped_by).name}" if session.stopped_by else ""
+        return "stopped", f"{reason.removeprefix('stopped ')}{by}"
     if session.ended != "done" and failure is not None:
         return "failed", f"{reason}: {failure}"
     is_lost = session.diverged.any() if session.plan.config.on_nan == "stop" else session.diverged.all()

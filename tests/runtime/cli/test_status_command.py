@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,10 +33,10 @@ from jaxrl.runtime.system.process_identity import this_process
 from jaxrl.types import Agent
 from tests.helpers.command_line import SMALL, start
 from tests.helpers.fakes import faked, press_ctrl_c
-from tests.helpers.live_files import ELSEWHERE, write_status
+from tests.helpers.live_files import ELSEWHERE, identity_of, write_status
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.actor_pools import workers_of
-from tests.helpers.processes.children import runs, soon
+from tests.helpers.processes.children import runs, soon, stop
 from tests.helpers.written_runs import EVALUATION, write_run
 
 pytestmark = pytest.mark.expensive(40)
@@ -134,6 +136,18 @@ def test_states(
     assert as_json(folder, capsys)["state"] == state
 
 
+def test_a_process_that_is_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        stop(process.pid)
+        code, out = shown(written(tmp_path / "run", process=identity_of(process.pid)), capsys)
+    finally:
+        process.kill()
+        process.wait()
+    assert code == 1 and f"state       suspended: process {process.pid} on " in out and "is stopped (SIGSTOP)" in out
+    assert shown(tmp_path / "run", capsys)[1].splitlines()[1].startswith("state       gone")
+
+
 def test_seeds_that_diverged_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     write_run(folder, [[1.0, 2.0], [3.0, np.nan]], seeds=[4, 2], diverged=[[False, False], [False, True]])
@@ -199,7 +213,7 @@ def test_a_run_records_how_it_ended(
     with pytest.raises(RunInterrupted):
         run(agent, 320, out=out, **settings)
     code, text = shown(out, capsys)
-    assert code == 1 and "stopped: stopped at step 128 of 320 after" in text and ", by SIGINT; last sign" in text
+    assert code == 1 and "stopped: at step 128 of 320 after" in text and ", by SIGINT; last sign" in text
     assert "40 %, 128 of 320 steps per seed, iteration 4 of 10" in text and "checkpoint  iteration 4, " in text
 
     faked(monkeypatch, {2: fail("no room")})
@@ -503,8 +517,9 @@ def test_a_sweep_is_watched_until_no_job_runs(
     code, out = shown(folder, capsys, "--watch")
     assert code == 1 and re.fullmatch(
         r"num_envs=4 a=b: gone  step 300/500  evaluation 4.50 ± 0.50  process .* was killed, or its machine went down",
-        out.splitlines()[-1],
+        out.splitlines()[-2],
     )
+    assert out.splitlines()[-1] == "sweep: failed  1 of 4 jobs are done"
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

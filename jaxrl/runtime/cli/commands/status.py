@@ -121,7 +121,7 @@ def is_live(status: RunStatus | SweepStatus) -> bool:
 def show(status: RunStatus | SweepStatus) -> None:
     found = report(status, time.time())
     if (console := terminal()) is None:
-        print(as_text(found), end="")
+        print(as_text(found), end="", flush=True)
     else:
         console.print(as_renderable(found, console.width))
 
@@ -151,16 +151,16 @@ def _redraw(run: str, status: RunStatus | SweepStatus, console: Any) -> RunStatu
 def _print_changes(run: str, status: RunStatus | SweepStatus) -> RunStatus | SweepStatus:
     """Print the state, then a line for each change and each message."""
     show(status)
-    seen, latest = set(lines(status)), _last_message(status)
+    before, latest = lines(status), _last_message(status)
     while is_live(status):
         time.sleep(INTERVAL)
         status = read(run)
         messages = status.messages if isinstance(status, RunStatus) else []
         new = [printable(message.text) for message in messages if message.time > latest]
         latest = max(latest, _last_message(status))
-        for line in [*new, *(line for line in lines(status) if line not in seen)]:
+        for line in [*new, *(line for line in lines(status) if line not in before)]:
             print(line, flush=True)
-        seen |= set(lines(status))
+        before = lines(status)
     return status
 
 
