@@ -44,8 +44,8 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
-# Clusters of Ray in tests listen on the loopback interface alone, and have a token of this session. Ray reads the variables at its
-# import, and the token once.
+# Clusters of Ray in tests listen on the loopback interface alone, and have a token of this session. Ray reads the variables
+# at its import, and the token once.
 RAY_TOKEN = Path(CACHE) / "ray-token"
 if not RAY_TOKEN.exists():
     RAY_TOKEN.touch(0o600)
