@@ -70,6 +70,9 @@ def run(
     overlap: bool = False,
     scheme: Scheme | str | Mapping[str, Any] | None = None,
     num_workers: int | None = None,
+    engine: str | None = None,
+    placement: str | None = None,
+    insecure: bool = False,
     devices_per_seed: int | None = None,
     checkpoint_every: float = 60.0,
     keep_checkpoints: int = 3,
@@ -138,6 +141,7 @@ def run(
       scheme: on host environments, which processes collect rollouts, compute gradients and apply them, and which wait for which:
         a ``jaxrl.Scheme``, or its name: "a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo".
       num_workers: worker processes of the scheme, or of "a2c" if no scheme is named; ``num_envs`` is divided among them.
+      engine, placement, insecure: where the workers are, as in ``jaxrl.Scheme``: with ``engine="ray"`` on a cluster of Ray.
       devices_per_seed: for pure environments, number of devices that share the environments of each seed. Replay algorithms then
         draw a part of each batch on each device. Default: one, or several where seeds alone leave devices idle and the result is
         the same up to rounding; in a group of processes, all devices that the seeds leave. It may differ when the run is
@@ -177,7 +181,7 @@ def run(
         chunk_iterations,
         on_nan,
         Evaluations(eval_every, eval_episodes, eval_explore, stop_at),
-        Collection(sampler, overlap, scheme, num_workers),
+        Collection(sampler, overlap, scheme, num_workers, engine, placement, insecure),
         Checkpoints(checkpoint_every, keep_checkpoints, save_replay),
         Logging(tensorboard, wandb),
         devices_per_seed,

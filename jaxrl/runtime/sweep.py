@@ -23,6 +23,7 @@ from jaxrl.interpreter import python_command
 from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
 from jaxrl.runtime.logs.live_status import live_status
 from jaxrl.runtime.logs.run_folder import contents, plain
+from jaxrl.runtime.sweep_on_ray import RayJobs, run_jobs_on_ray
 from jaxrl.runtime.system.disk import parse_json, read_regular, savable, write_atomically
 from jaxrl.runtime.training_loop.signals import SIGNALS, Interrupted, handled
 from jaxrl.settings.aliases import hint_or, nearest
@@ -212,8 +213,8 @@ class Manifest:
         folder.mkdir(parents=True, exist_ok=True)
         self.write()
 
-    def finish(self, job: SweepJob) -> None:
-        self.done.append(job.name)
+    def finish(self, name: str) -> None:
+        self.done.append(name)
         self.write()
 
     def write(self) -> None:
@@ -225,18 +226,29 @@ def job_folder(folder: Path, name: str) -> Path:
     return folder / JOBS / name.replace(" ", ",").replace("/", "-")
 
 
-def run_sweep(sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Callable[[str], None]) -> list[SweepJob]:
-    """Run the unfinished jobs one after the other, each in a process that uses all devices.
+def run_sweep(
+    sweep: SweepFile, out: Path, *, trust: Sequence[str] = (), say: Callable[[str], None], on_ray: RayJobs | None = None
+) -> list[SweepJob]:
+    """Run the unfinished jobs: one after the other, each in a process that uses all devices, or several at once on Ray.
 
-    The environment may be a ``module:function`` of the packages in ``trust``.
+    Args:
+      trust: packages whose ``module:function`` the environment may be.
+      say: called with one line per event.
+      on_ray: settings of a sweep on Ray.
 
     Raises:
       ChildProcessError: a job failed; finished jobs stay finished.
-      Interrupted: Ctrl-C, SIGTERM or SIGHUP. The current job saved its state, and the same call resumes the sweep.
+      Interrupted: Ctrl-C, SIGTERM or SIGHUP. The jobs saved their states, and the same call resumes the sweep.
+      FileNotFoundError, NotEnough: see ``run_jobs_on_ray``.
     """
     jobs, manifest = expand(sweep), Manifest(out, sweep)
     with live_status(out):
-        _run_jobs(jobs, manifest, out, trust, say)
+        if on_ray is None:
+            _run_jobs(jobs, manifest, out, trust, say)
+        elif left := [job.name for job in jobs if job.name not in manifest.done]:
+            if len(left) < len(jobs):
+                say(f"{len(jobs) - len(left)} of {len(jobs)} jobs were done before")
+            run_jobs_on_ray(left, manifest.finish, out, trust, say, on_ray)
     return jobs
 
 
@@ -249,7 +261,7 @@ def _run_jobs(jobs: Sequence[SweepJob], manifest: Manifest, out: Path, trust: Se
         say(title)
         code, number = run_job(python_command("jaxrl.runtime.cli.sweep_job", str(out), job.name, *trust))
         if not code:
-            manifest.finish(job)
+            manifest.finish(job.name)
         if number:
             raise Interrupted(number=number)
         if code:

@@ -115,6 +115,7 @@ ROOMS = (
     "training_loop",
     "run",
     "doctor",
+    "sweep_on_ray",
     "sweep",
     "status",
     "launcher",

@@ -16,7 +16,7 @@ import numpy as np
 from jaxrl.envs.subprocess.child import GRACE, RemoteTraceback, WorkerFailed
 from jaxrl.runtime.actors.messages import Done, Failed, Filled, Lost, Ready, Shapes, of_all, part_of, shapes_of
 from jaxrl.runtime.actors.rollout_memory import Ticket
-from jaxrl.runtime.actors.transport import Message, TransportFn
+from jaxrl.runtime.actors.transports.interface import Message, TransportFn
 from jaxrl.runtime.actors.worker_handle import WorkerHandle
 from jaxrl.runtime.system.clock import LOOK, Ran
 

@@ -20,7 +20,8 @@ from jaxrl.runtime.actors.dispatcher import Dispatcher
 from jaxrl.runtime.actors.messages import WorkerJob, plain_leaves, rollout_of
 from jaxrl.runtime.actors.rollout_memory import Ticket
 from jaxrl.runtime.actors.stragglers import cut_rows, enough
-from jaxrl.runtime.actors.transport import SharedMemoryTransport, TransportFn
+from jaxrl.runtime.actors.transports.interface import TransportFn
+from jaxrl.runtime.actors.transports.shared_memory import SharedMemoryTransport
 from jaxrl.runtime.actors.worker_handle import WorkerHandle, shares
 from jaxrl.runtime.logs.live_status import WorkerState
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
@@ -104,7 +105,7 @@ class ActorPool:
         self.members = _members(agent, numbers, num_workers, pin, log_folder, gradients, offset, self.cuts, threads)
         open_transport: TransportFn = partial(SharedMemoryTransport, variables=cpu_worker())
         if engine == "ray":
-            from jaxrl.runtime.actors.ray_transport import RayTransport
+            from jaxrl.runtime.actors.transports.ray import RayTransport
 
             settings: dict[str, Any] = {"placement": placement, "timeout": timeout, "insecure": insecure}
             open_transport = partial(RayTransport, **settings, note=note, log_folder=log_folder)

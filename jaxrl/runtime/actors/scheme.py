@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, Literal
 
 import jax
@@ -56,12 +57,12 @@ class Scheme:
     """Seconds that a row may take. A worker that takes longer is assumed to hang, and is replaced."""
     pin: bool = False
     """Pin each worker to one core."""
-    engine: Literal["local", "ray"] = "local"
+    engine: Literal["local", "ray"] = field(default="local", compare=False)
     """Where workers are: "local", processes of this machine; "ray", a cluster of Ray, which ``RAY_ADDRESS`` names, or else one
-    that is started on this machine. Each worker asks the cluster for one CPU."""
-    placement: Literal["pack", "spread"] = "pack"
+    that is started on this machine. Each worker asks the cluster for one CPU. Rollouts are the same."""
+    placement: Literal["pack", "spread"] = field(default="pack", compare=False)
     """Machines of the cluster for the workers: "pack", one that is in use until half of it is; "spread", each one in turn."""
-    insecure: bool = False
+    insecure: bool = field(default=False, compare=False)
     """Use a cluster of Ray that asks for no token, where anyone who reaches it can run programs."""
 
     def __post_init__(self) -> None:
@@ -80,28 +81,34 @@ SCHEMES: dict[str, Scheme] = {
 }
 
 
-def resolve_scheme(agent: Agent, scheme: Scheme | str | Mapping[str, Any] | None, num_workers: int | None) -> Scheme | None:
+def resolve_scheme(
+    agent: Agent, scheme: Scheme | str | Mapping[str, Any] | None, num_workers: int | None, **places: Any
+) -> Scheme | None:
     """Return the requested scheme with its number of workers; None if the run uses no workers.
 
     Args:
       scheme: a scheme, its name in ``SCHEMES``, or a mapping of its fields.
       num_workers: replaces the scheme's number.
+      places: values for its ``engine``, ``placement`` and ``insecure``; None: the scheme's.
 
     Raises:
       TypeError, ValueError: ``scheme`` is not a scheme, is inconsistent, or cannot train this agent. The message names the
         nearest one that can.
     """
-    if scheme is None and num_workers is None:
+    places = {name: value for name, value in places.items() if value is not None}
+    if scheme is None and num_workers is None and not places:
         return None
-    chosen = _read(Scheme() if scheme is None else scheme)
+    chosen = dataclasses.replace(_read(Scheme() if scheme is None else scheme), **places)
     if num_workers is not None:
         chosen = dataclasses.replace(chosen, num_workers=checked("num_workers", num_workers, CountOrZero))
     if not isinstance(agent.env, HostEnv):
         raise ValueError(
             f"scheme=… is for environments on the host, and {agent.env.name} runs in JAX, in one program: leave scheme out"
         )
+    if problem := _why_impossible(chosen):
+        raise ValueError(problem)
     chosen = dataclasses.replace(chosen, num_workers=chosen.num_workers or max(1, min(_envs_here(agent), usable_cores() - 1)))
-    if problem := _why_impossible(chosen) or _why_unfit(chosen, agent):
+    if problem := _why_unfit(chosen, agent):
         raise ValueError(problem)
     return chosen
 
@@ -165,6 +172,8 @@ def _why_not_on_ray(scheme: Scheme) -> str | None:
     """Return the message for a scheme whose workers cannot be on a cluster of Ray; None if they can."""
     if importlib.util.find_spec("ray") is None:
         return "engine='ray' needs the package ray: pip install \"jaxrl[ray]\""
+    if not scheme.num_workers:
+        return "engine='ray' needs num_workers, one for each CPU of the cluster that is to collect rollouts"
     if scheme.inference == "learner":
         return "engine='ray' would send each step over the network with inference='learner': use inference='workers'"
     if scheme.pin:

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl.envs.subprocess.child import append_to_log, line
 from jaxrl.runtime.actors.messages import WorkerJob
-from jaxrl.runtime.actors.transport import Transport
+from jaxrl.runtime.actors.transports.interface import Transport
 from jaxrl.runtime.logs.live_status import WorkerState
 
 START_TIMEOUT = 120.0

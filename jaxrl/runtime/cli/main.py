@@ -25,9 +25,18 @@ if TYPE_CHECKING:
 
 BROKEN_PIPE, FAILURE, USAGE_ERROR = 1, 1, 2
 
-RESTARTABLE = {"WorkerFailed", "GroupWorkerFailed"}
+RESTARTABLE = {"WorkerFailed", "GroupWorkerFailed", "WorkerLost"}
 """Exceptions that a restart may fix: the request itself was valid. By name, because their modules import JAX."""
-TOLD_IN_A_LINE = {"ValueError", "TypeError", "OSError", "ImportError", "EnvironmentFailed", "RunDiverged", *RESTARTABLE}
+TOLD_IN_A_LINE = {
+    "ValueError",
+    "TypeError",
+    "OSError",
+    "ImportError",
+    "EnvironmentFailed",
+    "RunDiverged",
+    "NotEnough",
+    *RESTARTABLE,
+}
 """Exceptions that are reported in one line: those caused by users, their files or environments, not by jaxrl."""
 
 COMMANDS = {

@@ -19,6 +19,9 @@ IN_WORDS = {
 }
 """Defaults that a run computes."""
 
+CHOSEN = {"engine": "{local,ray}", "placement": "{pack,spread}"}
+"""Choices that a scheme makes unless the flag is given."""
+
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
@@ -51,10 +54,12 @@ class RunOptions:
 def run_flags() -> type[RunOptions]:
     """Return ``RunOptions`` with the settings of ``RunConfig`` as further fields, for tyro."""
     from jaxrl.runtime.actors.scheme import SCHEMES
+    from jaxrl.runtime.remote.cluster import ENGINES, PLACEMENTS
     from jaxrl.runtime.samplers.by_name import SAMPLERS
     from jaxrl.runtime.training_loop.run_config import ON_NAN, RunConfig, setting_fields
 
     choices: dict[str, Iterable[str]] = {"on_nan": ON_NAN, "sampler": SAMPLERS, "scheme": SCHEMES}
+    choices |= {"engine": ENGINES, "placement": PLACEMENTS}
     listed = {field.name for field in dataclasses.fields(RunOptions)}
     flags = []
     for name, (group, field) in setting_fields(RunConfig).items():
@@ -72,6 +77,8 @@ def _flag(name: str, type_: Any, default: Any, texts: Mapping[str, str]) -> Any:
     shown: dict[str, Any] = {"help": texts[name]}
     if name in IN_WORDS:
         shown |= {"metavar": "INT", "help_behavior_hint": f"(default: {IN_WORDS[name]})"}
+    if name in CHOSEN:
+        shown |= {"metavar": CHOSEN[name], "help_behavior_hint": "(default: the first, or the scheme's)"}
     if type_ is bool and not default:
         type_ = Flag
     elif type_ in (int, int | None):

@@ -89,7 +89,7 @@ def seed_devices(
     used, usable = shards * per_seed, min(num_seeds, len(devices))
     if of_all_processes and jax.process_count() > 1:
         _check_all_serve(devices[:used], num_seeds)
-    elif each is None and devices[0].platform == "cpu" and len(devices) < cores and math.prod(laid_out(cores)) > used:
+    elif each is None and is_default(devices) and len(devices) < cores and math.prod(laid_out(cores)) > used:
         current = f"{used} CPU device{'s' if used > 1 else ''}"
         owner = f"{num_seeds} seeds share" if num_seeds > 1 else "1 seed has"
         advice = (
@@ -101,6 +101,11 @@ def seed_devices(
             f"{num_seeds} seeds divide over {shards} of {len(devices)} devices only: a multiple of {usable} would use {usable}"
         )
     return DeviceLayout(devices[:used], advice, per_seed)
+
+
+def is_default(devices: list[jax.Device]) -> bool:
+    """Return True if these are CPU devices whose number the user has not chosen."""
+    return devices[0].platform == "cpu" and os.environ.get("JAX_NUM_CPU_DEVICES") != str(len(devices))
 
 
 def _check_all_serve(devices: list[jax.Device], num_seeds: int) -> None:

@@ -53,13 +53,17 @@ class Settings:
             if isinstance(value, Settings):
                 data |= value.as_plain(compared=compared)
             elif each.compare is compared and not ("added" in each.metadata and value == each.default):
-                data[each.name] = plain(dataclasses.asdict(value) if isinstance(value, Scheme) else value)
+                data[each.name] = plain(_compared(value) if isinstance(value, Scheme) else value)
         return data
 
     def _set(self, **values: Any) -> None:
         """Set fields to their checked values, while the object is being made."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+
+def _compared(scheme: Scheme) -> dict[str, Any]:
+    return {each.name: getattr(scheme, each.name) for each in fields(scheme) if each.compare}
 
 
 def setting_fields(source: type[Settings]) -> dict[str, tuple[type[Settings], dataclasses.Field[Any]]]:
@@ -138,15 +142,23 @@ class Collection(Settings):
     """For environments on the host: how collecting and learning are distributed over processes, and synchronised."""
     num_workers: int | None = added(None)
     """Number of worker processes over which the environments are distributed."""
+    engine: str | None = field(default=None, compare=False)
+    """Where the scheme's workers are: "local", processes of this machine; "ray", a cluster of Ray, which the variable RAY_ADDRESS
+    names, or else one that is started on this machine."""
+    placement: str | None = field(default=None, compare=False)
+    """Machines of the cluster for the workers: "pack", one that is in use until half of it is; "spread", each one in turn."""
+    insecure: bool = field(default=False, compare=False)
+    """Use a cluster of Ray that asks for no token, where anyone who reaches it can run programs."""
 
     def for_agent(self, agent: Agent) -> Collection:
         """Return the collection with a ``Scheme``, which has its number of workers, or None."""
-        scheme = resolve_scheme(agent, self.scheme, self.num_workers)
+        places = {"engine": self.engine, "placement": self.placement, "insecure": self.insecure or None}
+        scheme = resolve_scheme(agent, self.scheme, self.num_workers, **places)
         sampler, overlap = check_sampler(agent, self.sampler), check_overlap(agent, self.overlap)
         if scheme is not None and (overlap or sampler != "sync"):
             which = "overlap=True" if overlap else f"sampler={sampler!r}"
             raise ValueError(f"{which} is for environments in this process: leave it out, or use the scheme's clock= and lag=")
-        return Collection(sampler, overlap, scheme)
+        return Collection(sampler, overlap, scheme, **({name: getattr(scheme, name) for name in places} if scheme else {}))
 
 
 @dataclass(frozen=True)

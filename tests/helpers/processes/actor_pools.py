@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl.envs.subprocess.descendants import VARIABLE
 from jaxrl.runtime.actors.pool import ActorPool
-from jaxrl.runtime.actors.transport import ChildProcess
+from jaxrl.runtime.actors.transports.shared_memory import ChildProcess
 from jaxrl.types import Agent, Policy
 from tests.helpers.processes.children import runs, soon
 

@@ -58,7 +58,7 @@ class Learner:
         )
         assert soon(lambda: iterations(out) >= before + 3 or self.process.poll() is not None, 300)
         assert self.process.poll() is None, self.process.communicate()[1]
-        self.workers = [pid for pid in workers_of(self.process.pid) if b"actors.worker" in command(pid)]
+        self.workers = [pid for pid in workers_of(self.process.pid) if b"transports.worker" in command(pid)]
         assert len(self.workers) == 2
 
     def ended(self) -> str:
@@ -104,7 +104,7 @@ def test_a_run_that_loses_too_many_workers_goes_on_when_it_is_asked(tmp_path: Pa
     def disturb(chunk: Any) -> None:
         """Make worker 0 fail in the next rollout, and its replacements at their start."""
         if chunk.iteration == 3:
-            (pid,) = [pid for pid in workers_of(os.getpid()) if b"actors.worker" in command(pid)]
+            (pid,) = [pid for pid in workers_of(os.getpid()) if b"transports.worker" in command(pid)]
             Told.tell(mark, pid, "exit")
 
     scheme = {"num_workers": 1, "max_restarts": 0}

@@ -23,8 +23,8 @@ from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.replay.transitions import transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime.actors.pool import ActorPool, _members
-from jaxrl.runtime.actors.ray_transport import RayProcess
-from jaxrl.runtime.actors.transport import ChildProcess
+from jaxrl.runtime.actors.transports.ray import RayProcess
+from jaxrl.runtime.actors.transports.shared_memory import ChildProcess
 from jaxrl.runtime.actors.worker_handle import WorkerHandle
 from jaxrl.runtime.samplers.stepper import Stepper
 from jaxrl.runtime.system.clock import Ran

@@ -8,7 +8,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TextIO, cast
+from typing import Annotated, Any, Literal, NamedTuple, TextIO, cast
 
 import numpy as np
 import tyro
@@ -20,14 +20,16 @@ from jaxrl.runtime.cli.user_code import import_algorithm
 from jaxrl.runtime.console.streams import screen
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, mean_over_seeds
 from jaxrl.runtime.sweep import SweepFile, SweepJob, expand, in_a_word, job_folder, read_sweep, run_sweep
+from jaxrl.runtime.sweep_on_ray import RayJobs
 from jaxrl.runtime.system.disk import write_atomically
+from jaxrl.settings.validation import Range, check_count, check_number
 
 HELP = """\
 Run a grid over settings and seeds.
 
 Hyperparameters (learning_rate, gamma, …) are data: all their combinations, with all seeds, train in one program. Structural
-settings (num_envs, num_epochs, …) need a program each: their combinations run one after the other, each in a separate process
-with separate checkpoints. The same command resumes a sweep that was stopped.
+settings (num_envs, num_epochs, …) need a program each: their combinations run one after the other, or several at once on a
+cluster of Ray, each in a separate process with separate checkpoints. The same command resumes a sweep that was stopped.
 
 A sweep file:
 
@@ -53,6 +55,17 @@ class SweepOptions:
     """Folder for the jobs, results.csv and results.png."""
     show: Flag = False
     """Only list the jobs, without running them."""
+    engine: Literal["local", "ray"] = "local"
+    """local: one job after the other, with all devices of this machine. ray: several jobs at once on a cluster of Ray, which the
+    environment variable RAY_ADDRESS names, or else one that is started here. All machines must share the folder --out."""
+    jobs: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: as many as fit)")] = None
+    """With --engine ray: number of jobs at once."""
+    cpus: int = 1
+    """With --engine ray: CPUs of each job."""
+    gpus: float = 0.0
+    """With --engine ray: GPUs of each job."""
+    insecure: Flag = False
+    """With --engine ray: join a cluster that asks for no token, where anyone who reaches it can run programs."""
     trust: Trust = ()
     """Package or module of the file's environment or algorithm ('module:name'), whose code may run. Can be repeated."""
 
@@ -79,13 +92,26 @@ def run(options: SweepOptions) -> int:
             print(f"{job.name}: {len(job.members)} combinations of hyperparameters in one program")
         return 0
     check_env_id(sweep.env, options.trust)
-    jobs = run_sweep(sweep, out, trust=options.trust, say=lambda text: print(text, flush=True))
+    jobs = run_sweep(sweep, out, trust=options.trust, say=lambda text: print(text, flush=True), on_ray=ray_jobs(options))
     results = sorted(collect(jobs, out), key=lambda result: -mean_over_seeds(result.returns))
     write_table(results, out / "results.csv")
     draw(results, sweep, out / "results.png")
     show(results)
     print(f"results in {out / 'results.csv'} and {out / 'results.png'}")
     return 0
+
+
+def ray_jobs(options: SweepOptions) -> RayJobs | None:
+    """Return the settings of a sweep on Ray; None for one on this machine."""
+    if options.engine == "local":
+        if (options.jobs, options.cpus, options.gpus, options.insecure) != (None, 1, 0, False):
+            raise ValueError("--jobs, --cpus, --gpus and --insecure are for --engine ray: here each job has the whole machine")
+        return None
+    if options.jobs is not None:
+        check_count("--jobs", options.jobs)
+    check_count("--cpus", options.cpus)
+    check_number("--gpus", options.gpus, Range(0))
+    return RayJobs(options.jobs, options.cpus, options.gpus, options.insecure)
 
 
 def collect(jobs: Sequence[SweepJob], out: Path) -> list[SweepResult]:

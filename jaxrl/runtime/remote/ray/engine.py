@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from jaxrl.envs.subprocess.descendants import VARIABLE, new_mark
 from jaxrl.runtime.remote.calls import CallQueue, Job, Outcomes, Request, complete
-from jaxrl.runtime.remote.cluster import RemoteObject
 from jaxrl.runtime.remote.engine import Engine
 from jaxrl.runtime.remote.errors import NotEnough
 from jaxrl.runtime.remote.ray.actor import RayHolder, for_ray
 from jaxrl.runtime.remote.ray.connect import connect, disconnect
 from jaxrl.runtime.remote.ray.worker import RayWorker
 from jaxrl.runtime.remote.resources import Resources
-from jaxrl.runtime.remote.values import Packed, pack
+from jaxrl.runtime.remote.values import Packed
 from jaxrl.runtime.system.clock import LOOK, Ran
 from jaxrl.runtime.system.cores import cpu_worker
 
@@ -168,17 +166,3 @@ class RayEngine(Engine):
 
     def _free(self, queue: CallQueue) -> None:
         queue.worker.gone.add_done_callback(lambda done: queue.gone.set())
-
-
-def call_beside(remote_object: RemoteObject, method: str, *args: Any) -> Future[Any]:
-    """Call a short method of an object on Ray in another thread than the call in progress. Its answer may be ``Exceptional``.
-
-    The future is never completed if the object is lost.
-    """
-    return remote_object._queue.worker.call_beside(method, for_ray(pack((args, {}))))
-
-
-def how_it_ended(remote_object: RemoteObject) -> str | None:
-    """Describe the end of an object on Ray as a predicate; None if it has not ended."""
-    queue = remote_object._queue
-    return None if queue.error is None else str(queue.worker.how)

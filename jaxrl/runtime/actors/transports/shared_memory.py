@@ -1,93 +1,22 @@
-"""``Transport``: how a pool starts workers, how parameters reach them, and how rollouts come back.
-
-This is the transport to processes of this machine, by shared memory. ``ray_transport`` has the one to other machines.
-"""
+"""``SharedMemoryTransport``: workers of a pool as processes of this machine. No array goes through a pipe."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
 
 from jaxrl.envs.subprocess.child import Child, end_all
 from jaxrl.envs.subprocess.inbox import Garbled
 from jaxrl.envs.subprocess.shared_memory import SharedMemory
 from jaxrl.runtime.actors import messages
-from jaxrl.runtime.actors.messages import Collect, Done, Failed, Lost, Ready, RolloutSegment, Shapes, WorkerJob
-from jaxrl.runtime.actors.rollout_memory import Blocks, PolicyBlocks, Progress, Ticket, Users
+from jaxrl.runtime.actors.messages import Collect, Lost, RolloutSegment, WorkerJob
+from jaxrl.runtime.actors.rollout_memory import Blocks, PolicyBlocks, Progress, Ticket
+from jaxrl.runtime.actors.transports.interface import Message
 from jaxrl.runtime.system.clock import STANDSTILL
-
-Message = Ready | Shapes | Done | Failed | Lost
-
-
-class Policies(Protocol):
-    """Policies for workers, by index."""
-
-    @property
-    def users(self) -> Users: ...
-
-    def add(self, leaves: Sequence[np.ndarray]) -> int:
-        """Store a policy. Return its index, which has one user."""
-
-    def close(self) -> None: ...
-
-
-class WorkerProcess(Protocol):
-    """A worker's process."""
-
-    @property
-    def connection(self) -> Connection | None:
-        """Connection that has something to read when there is news; None if the process rings the dispatcher's bell."""
-
-    @property
-    def has_news(self) -> bool:
-        """Return True if ``receive`` returns at once."""
-
-    def receive(self) -> Sequence[Message]:
-        """Return the messages that have arrived."""
-
-    def collect(self, ticket: Ticket, policy: int) -> None:
-        """Request its part of a rollout, made with the policy of that index."""
-
-    def accept_shapes(self, ticket: Ticket) -> None:
-        """Answer ``Shapes``, now that there is memory for the rollout."""
-
-    def fault(self, elapsed: float) -> str | None:
-        """Return what is wrong with the process, if anything. ``elapsed`` is the time on the clock of ``Ran``."""
-
-    def release(self) -> None:
-        """End the process, now."""
-
-
-class Transport(Protocol):
-    """Means to reach the workers of a pool."""
-
-    @property
-    def policies(self) -> Policies: ...
-
-    @property
-    def rollouts(self) -> Blocks:
-        """Memory of this process for rollouts."""
-
-    @property
-    def progress(self) -> Progress: ...
-
-    def start(self, job: WorkerJob, log: Path | None, is_replacement: bool) -> WorkerProcess:
-        """Start a worker's process."""
-
-    def end(self, processes: Sequence[Any], grace: float) -> None:
-        """End processes, which have ``grace`` seconds to end by themselves."""
-
-
-TransportFn = Callable[[int, Callable[[], None]], Transport]
-"""``(num_workers, ring) -> Transport``: ``ring`` wakes the dispatcher, from any thread."""
 
 
 class SharedMemoryTransport:
-    """Processes of this machine, by shared memory: no array goes through a pipe."""
+    """Workers on this machine."""
 
     def __init__(self, num_workers: int, ring: Callable[[], None], variables: Mapping[str, str]) -> None:
         """``variables`` are set in the workers' environment. It needs no ``ring``, as the dispatcher waits for messages."""
@@ -108,7 +37,7 @@ class ChildProcess:
         self._transport, self._attached = transport, set[tuple[str, int]]()
         self._stopped: float | None = None
         """Time of the SIGSTOP that stopped it."""
-        self.child = Child("jaxrl.runtime.actors.worker", variables=transport.variables, log=log)
+        self.child = Child("jaxrl.runtime.actors.transports.worker", variables=transport.variables, log=log)
         self.connection = self.child.connection
         self.child.send(job)
         self._give(*transport.progress.memory[0])

@@ -17,12 +17,12 @@ import numpy as np
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.runtime.actors import messages
 from jaxrl.runtime.actors.messages import Failed, Lost, Ready, WorkerJob
-from jaxrl.runtime.actors.ray_actor import RayActor
 from jaxrl.runtime.actors.rollout_memory import Blocks, Progress, Ticket, Users
-from jaxrl.runtime.actors.transport import Message
+from jaxrl.runtime.actors.transports.interface import Message
+from jaxrl.runtime.actors.transports.ray_actor import RayActor
 from jaxrl.runtime.remote.cluster import Cluster, Reference, RemoteObject, open_cluster
 from jaxrl.runtime.remote.errors import NotEnough, RemoteError, WorkerLost
-from jaxrl.runtime.remote.ray.engine import call_beside, how_it_ended
+from jaxrl.runtime.remote.ray.beside import call_beside, how_it_ended
 
 REPORT = 1.0
 """Seconds between two questions about a worker's progress."""
@@ -36,7 +36,7 @@ class PolicyReferences:
         self._cluster = cluster
 
     def add(self, leaves: Sequence[np.ndarray]) -> int:
-        """See ``transport.Policies``."""
+        """See ``interface.Policies``."""
         reference = self._cluster.put([*leaves])
         index = self.users.take()
         self.references[index : index + 1] = [reference]
@@ -72,11 +72,11 @@ class RayTransport:
         self.rollouts, self.progress = Blocks(messages.ROLLOUT), Progress(num_workers)
 
     def start(self, job: WorkerJob, log: Path | None, is_replacement: bool) -> RayProcess:
-        """See ``transport.Transport``. Raise NotEnough if no machine has a CPU left; a replacement waits for one."""
+        """See ``interface.Transport``. Raise NotEnough if no machine has a CPU left; a replacement waits for one."""
         return RayProcess(self, job, log, is_replacement)
 
     def end(self, processes: Sequence[RayProcess], grace: float) -> None:
-        """See ``transport.Transport``. The environments end with their processes."""
+        """See ``interface.Transport``. The environments end with their processes."""
         self.cluster.close()
 
 
@@ -128,11 +128,11 @@ class RayProcess:
         return bool(self._inbox)
 
     def receive(self) -> Sequence[Message]:
-        """See ``transport.WorkerProcess``."""
+        """See ``interface.WorkerProcess``."""
         return [self._inbox.popleft() for _ in range(len(self._inbox))]
 
     def collect(self, ticket: Ticket, policy: int) -> None:
-        """See ``transport.WorkerProcess``."""
+        """See ``interface.WorkerProcess``."""
         assert self._object is not None
         reference, rollouts = self._transport.policies.references[policy], self._transport.rollouts
         shapes = None if rollouts.shapes is None else messages.shapes_of(messages.part_of(rollouts.views[0], self._job))
@@ -143,10 +143,10 @@ class RayProcess:
             self._transport.ring()
 
     def accept_shapes(self, ticket: Ticket) -> None:
-        """See ``transport.WorkerProcess``. It allocates its memory itself."""
+        """See ``interface.WorkerProcess``. It allocates its memory itself."""
 
     def fault(self, elapsed: float) -> str | None:
-        """See ``transport.WorkerProcess``. Start it if it waits for a machine; else ask for its progress."""
+        """See ``interface.WorkerProcess``. Start it if it waits for a machine; else ask for its progress."""
         if self._object is None:
             return self._try_again(elapsed)
         due = int(self._transport.progress.due[0])
@@ -177,6 +177,6 @@ class RayProcess:
         self._report.add_done_callback(answered)
 
     def release(self) -> None:
-        """See ``transport.WorkerProcess``."""
+        """See ``interface.WorkerProcess``."""
         if self._object is not None:
             self._object.close()
