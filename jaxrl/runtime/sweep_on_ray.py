@@ -65,7 +65,7 @@ class JobRunner:
         Raises:
           FileNotFoundError: the machine does not share the folder.
         """
-        self._folder, self._stopped = Path(folder), 0
+        self._folder, self._is_stopped = Path(folder), False
         self._process: subprocess.Popen[bytes] | None = None
         self._variables = {} if gpus else cpu_devices(cpus) | {"PJRT_NPROC": str(cpus)}
         self.host = socket.gethostname()
@@ -85,16 +85,16 @@ class JobRunner:
             environment = {**os.environ, **self._variables}
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         self._process = process
-        if self._stopped:
-            process.send_signal(self._stopped)
+        if self._is_stopped:
+            process.terminate()
         code = process.wait()
         return 128 - code if code < 0 else code
 
-    def stop(self, number: int) -> None:
-        """Send a signal to the job, upon which it saves its state and ends."""
-        self._stopped = number
+    def stop(self) -> None:
+        """Send SIGTERM to the job, upon which it saves its state and ends. Processes on Ray ignore SIGINT."""
+        self._is_stopped = True
         if self._process is not None:
-            self._process.send_signal(number)
+            self._process.terminate()
 
 
 def log_of(folder: Path, name: str) -> Path:
@@ -240,4 +240,4 @@ class Schedule:
         self.stopped = number
         self.say(f"stopping: {len(self.running)} jobs save their states")
         for _, runner in self.running.values():
-            call_beside(runner, "stop", number)
+            call_beside(runner, "stop")
