@@ -134,6 +134,12 @@ REFUSED: list[tuple[Callable[[], Agent], Any, Any, str]] = [
     (ppo, {"timeout": 0.0}, (TypeError, ValueError), r"scheme\.timeout=0"),
     (ppo, {"max_restarts": 1.5}, (TypeError, ValueError), r"scheme\.max_restarts=1\.5"),
     (ppo, {"pin": "yes"}, (TypeError, ValueError), r"scheme\.pin='yes'"),
+    (ppo, {"engine": "ray"}, ValueError, r"^engine='ray' needs num_workers, one for each CPU of the cluster"),
+    (ppo, {"engine": "ray", "num_workers": 2, "pin": True}, ValueError, r"^pin=True .* this machine: leave pin out"),
+    (ppo, {"engine": "ray", "num_workers": 2, "inference": "learner"}, ValueError, r"^engine='ray' .*: use inference='workers'"),
+    (ppo, {"engine": "rai", "num_workers": 2}, (TypeError, ValueError), r"scheme\.engine='rai'"),
+    (ppo, {"placement": "spread"}, ValueError, r"^placement and insecure are for workers on a cluster: use engine='ray', or"),
+    (ppo, {"insecure": True}, ValueError, r"^placement and insecure are for workers on a cluster"),
     (ppo, 3, TypeError, r"^scheme=3 must be a jaxrl\.Scheme, one of a2c, .*, or a mapping of a scheme's fields$"),
     (
         pure,
