@@ -5,9 +5,7 @@ JAX is only used in a separate process (``probe``), so that a broken installatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from jaxrl.runtime.doctor.finding import SMOKE, Finding
+from jaxrl.runtime.doctor.finding import SMOKE, Finding, problems
 from jaxrl.runtime.doctor.machine import check_devices, check_folders, check_gpu
 from jaxrl.runtime.doctor.packages import check_packages
 from jaxrl.runtime.doctor.probe import Answer, ask
@@ -22,11 +20,6 @@ def diagnose(*, quick: bool = False) -> list[Finding]:
     answer = ask("" if quick else "restore")
     found += [check_devices(answer), check_gpu(answer), *check_folders(answer.facts.get("cache"))]
     return [*found, check_training(answer, quick=quick)]
-
-
-def problems(found: Iterable[Finding]) -> set[str]:
-    """Return the names of the checks that found problems."""
-    return {finding.check for finding in found if finding.level == "problem"}
 
 
 def check_training(answer: Answer, *, quick: bool) -> Finding:

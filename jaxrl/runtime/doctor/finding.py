@@ -7,9 +7,10 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-PACKAGES, MACHINE, SMOKE = "packages", "machine", "smoke test"
+PACKAGES, MACHINE, SMOKE, CLUSTER = "packages", "machine", "smoke test", "Ray cluster"
 
 
 class Finding(NamedTuple):
@@ -29,6 +30,11 @@ class Finding(NamedTuple):
     def line(self) -> str:
         """A problem as one line, with its consequences and the fix."""
         return f"{self.check}: {self.found}. Breaks {self.breaks}. Fix: {self.fix}"
+
+
+def problems(found: Iterable[Finding]) -> set[str]:
+    """Return the names of the checks that found problems."""
+    return {finding.check for finding in found if finding.level == "problem"}
 
 
 def pip(command: str, requirement: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -27,18 +28,25 @@ class Answer(NamedTuple):
     """Reason of an abnormal end, else None."""
 
 
-def ask(*args: str, timeout: float = SECONDS) -> Answer:
-    """Run this module in a process with the same module search path, for at most ``timeout`` seconds."""
+def ask(*args: str, module: str = "jaxrl.runtime.doctor.probe", timeout: float = SECONDS) -> Answer:
+    """Run a module in a process with the same module search path, for at most ``timeout`` seconds.
+
+    Processes that it has started, and that have not left its session, end with it.
+    """
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ  # a run may be using most of the GPU's memory
-    command = python_command("jaxrl.runtime.doctor.probe", *args)
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout, env=environment, check=False)
-    except subprocess.TimeoutExpired as error:
-        return Answer(_read(error.stdout), f"timed out after {timeout:g} s")
-    said = [" ".join(line.split())[:200] for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    how = f"killed by {signal.Signals(-done.returncode).name}" if done.returncode < 0 else f"exit code {done.returncode}"
-    end = said[-1] if said and done.returncode > 0 else how
-    return Answer(_read(done.stdout), end if done.returncode else None)
+    command, pipe = python_command(module, *args), subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment, start_new_session=True) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            return Answer(_read(error.stdout), f"timed out after {timeout:g} s")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    code = process.returncode
+    said = [" ".join(line.split())[:200] for line in stderr.decode(errors="replace").splitlines() if line.strip()]
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return Answer(_read(stdout), (said[-1] if said and code > 0 else how) if code else None)
 
 
 def _read(output: bytes | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Several hosts in this machine, each with its own network, processes, name and mounts, and a switch between them.
 
-Hosts are namespaces of Linux, which only root can make. Traffic stays inside this machine: no host has a way out. All of it ends with
-the context, and with the process that made it, since each namespace belongs to a process that ends with its stdin.
+Hosts are namespaces of Linux, which only root can make. Traffic stays inside this machine: no host has a way out. All of it ends
+with the context, and with the process that made it, since each namespace belongs to a process that ends with its stdin.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Host:
     def popen(self, *command: str, env: Mapping[str, str] | None = None, **settings: Any) -> subprocess.Popen[str]:
         """Start a command there, in the repository. Killing it would only kill ``nsenter``: it ends with its host."""
         there = self.command("env", f"--chdir={ROOT}", *command)
-        return subprocess.Popen(there, env=None if env is None else {**os.environ, **env}, text=True, **settings)
+        return subprocess.Popen(there, env=env, text=True, **settings)
 
     def run(self, *command: str, timeout: float = 60, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command there, for at most ``timeout`` seconds."""
         there = self.command("env", f"--chdir={ROOT}", "timeout", "--signal=KILL", f"{timeout}", *command)
-        return subprocess.run(there, env=None if env is None else {**os.environ, **env}, capture_output=True, text=True, check=False)
+        return subprocess.run(there, env=env, capture_output=True, text=True, check=False)
 
     def check(self, *command: str) -> str:
         done = self.run(*command)
@@ -70,7 +70,11 @@ class Host:
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 command = (folder / "cmdline").read_bytes().decode(errors="replace")
-                if os.stat(folder / "ns" / "pid").st_ino == mine and all(word in command for word in words) and runs(int(folder.name)):
+                if (
+                    os.stat(folder / "ns" / "pid").st_ino == mine
+                    and all(word in command for word in words)
+                    and runs(int(folder.name))
+                ):
                     found.append(int(folder.name))
         return found
 
@@ -119,7 +123,15 @@ def network(*names: str) -> Iterator[Network]:
             hosts.append(host := Host(name, number))
             stack.callback(end, host.owner)
             connect(host, middle)
-        command = ["nsenter", f"--target={middle}", "--net", "--pid", sys.executable, "-P", str(Path(__file__).with_name("switch.py"))]
+        command = [
+            "nsenter",
+            f"--target={middle}",
+            "--net",
+            "--pid",
+            sys.executable,
+            "-P",
+            str(Path(__file__).with_name("switch.py")),
+        ]
         interfaces = [f"host{host.number}" for host in hosts]
         switch = subprocess.Popen([*command, *interfaces], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         stack.callback(end, switch)

@@ -1,7 +1,8 @@
-"""Main program of a network switch between the hosts of ``network.py``: it delays frames, limits rates, and drops what is blocked.
+"""Main program of a network switch between the hosts of ``network.py``: delays frames, limits rates, and drops what is blocked.
 
-It moves whole frames between network interfaces, one for each host, so it needs no modules of the kernel for this (netem, filters).
-``python -P switch.py host0 host1``, then one JSON object with changes per line of stdin, each answered by a line. It ends with stdin.
+It moves whole frames between network interfaces, one for each host, so it needs no modules of the kernel (netem, filters).
+``python -P switch.py host0 host1``, then one JSON object with changes per line of stdin, each answered by a line. It ends with
+stdin.
 """
 
 from __future__ import annotations

@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from jaxrl.runtime.console.tables import show_table, terminal
 from jaxrl.runtime.doctor import Finding, diagnose, problems
 from jaxrl.runtime.doctor.finding import pip
+from jaxrl.runtime.doctor.ray.hops import diagnose_cluster
 from jaxrl.settings.aliases import nearest
 
+FLAGS = ("--quick", "--json", "--ray", "--shared", "--help")
 WORDS = {"problem": "PROBLEM", "absent": "-"}
 STYLES = {"ok": "green", "note": "yellow", "PROBLEM": "bold red"}
 
@@ -29,7 +31,12 @@ over all cores, is an NVIDIA GPU used? Folders: can results, temporary files and
 compiled programs be written, is there free disk space? Finally, PPO trains for
 one compiled iteration, on two devices if available, and the state is saved and
 restored. Whether the versions of packages fit each other is a question for
-python -m pip check."""
+python -m pip check.
+
+With --ray only a cluster of Ray is checked, hop by hop: its address, its port,
+its token, and each node: versions, ports in both directions, the transfer of a
+value, clocks, /dev/shm, and the folder that machines share. Run it on a machine
+of the cluster."""
 
 EPILOG = """\
 The exit code is 0 if there are no problems, else 1. Notes do not count.
@@ -37,6 +44,7 @@ The exit code is 0 if there are no problems, else 1. Notes do not count.
 try:
   jaxrl doctor --quick
   jaxrl doctor --json > doctor.json     for programs and bug reports
+  jaxrl doctor --ray 10.0.0.1:6379 --shared /mnt/runs
 """
 
 
@@ -47,16 +55,25 @@ def main(args: Sequence[str]) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="only train for one iteration; do not save and restore")
     parser.add_argument("--json", action="store_true", help="print all findings as one JSON object")
+    parser.add_argument("--ray", metavar="ADDRESS", help="check the cluster of Ray at HOST:PORT, and nothing else")
+    parser.add_argument("--shared", metavar="FOLDER", help="with --ray: check that all nodes share this folder")
     options, others = parser.parse_known_args(list(args))
     for other in others:
-        raise ValueError(f"unknown argument {other!r}.{nearest(other, ('--quick', '--json', '--help'))} See jaxrl doctor --help")
+        raise ValueError(f"unknown argument {other!r}.{nearest(other, FLAGS)} See jaxrl doctor --help")
+    if options.quick and options.ray is not None:
+        raise ValueError("--quick is for the check of this machine, which --ray replaces: leave one of them out")
+    if options.shared is not None and options.ray is None:
+        raise ValueError("--shared needs --ray ADDRESS: nodes of a cluster share the folder")
     console = terminal()
-    with console.status("checking, and training for one iteration …") if console else contextlib.nullcontext():
-        found = diagnose(quick=options.quick)
+    doing = "training for one iteration" if options.ray is None else "visiting the cluster"
+    with console.status(f"checking, and {doing} …") if console else contextlib.nullcontext():
+        found = diagnose(quick=options.quick) if options.ray is None else diagnose_cluster(options.ray, options.shared)
     if options.json:
         print(json.dumps(as_json(found), indent=2))
     else:
         show(found, quick=options.quick)
+        if options.ray is None:
+            print(f"to check whether the versions of packages fit each other: {pip('check')}")
     return 1 if problems(found) else 0
 
 
@@ -85,4 +102,3 @@ def show(found: Sequence[Finding], *, quick: bool) -> None:
         print(f"{len(lines)} problem{'s' if len(lines) > 1 else ''}; to fix, run the commands after 'Fix:'")
     else:
         print(f"no problems{' (saving and restoring was not checked)' if quick else ''}")
-    print(f"to check whether the versions of packages fit each other: {pip('check')}")

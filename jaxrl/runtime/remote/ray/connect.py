@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,17 +23,25 @@ ANSWER = 15.0
 """Seconds that a cluster may take to answer at all."""
 
 
+class NoToken(PermissionError):
+    """Error: the cluster asks for no token."""
+
+
+def set_variables(address: str | None) -> None:
+    """Set variables that Ray reads when it is imported, unless they are set."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if address is None or address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]"):
+        os.environ.setdefault(LOOPBACK, "0")
+
+
 def connect(address: str | None, cpus: int | None, insecure: bool, note: Callable[[str], None]) -> tuple[Any, bool]:
     """Join a cluster, or start one on this machine. Return the module ``ray``, and whether the cluster ends with this one."""
     if importlib.util.find_spec("ray") is None:
         raise ImportError('engine "ray" needs the package ray: pip install "jaxrl[ray]"')
     address = address or os.environ.get("RAY_ADDRESS") or None
-    # Ray reads these when it is imported.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    if address is None:
-        os.environ.setdefault(LOOPBACK, "0")
-    elif not ("ray" in sys.modules and sys.modules["ray"].is_initialized()):
+    set_variables(address)
+    if address is not None and not ("ray" in sys.modules and sys.modules["ray"].is_initialized()):
         check_token(address, insecure, note)
     import ray
 
@@ -74,12 +83,13 @@ def check_token(address: str, insecure: bool, note: Callable[[str], None]) -> No
 
     Raises:
       ConnectionError: it does not answer.
-      PermissionError: it answers without a token, and ``insecure`` is False.
+      NoToken: it answers without a token, and ``insecure`` is False.
+      PermissionError: it refuses the token of this process.
     """
     without = _asks(address, {"RAY_AUTH_MODE": "disabled"})
     if without is None:
         if not insecure:
-            raise PermissionError(
+            raise NoToken(
                 f"the cluster at {address} runs what anyone sends to it: start it with RAY_AUTH_MODE=token, or accept that with "
                 "insecure=True"
             )
@@ -88,9 +98,11 @@ def check_token(address: str, insecure: bool, note: Callable[[str], None]) -> No
     elif "InvalidAuthToken" not in without:
         raise ConnectionError(f"no cluster answers at {address}: {one_line(without)[-200:]}")
     elif (with_ours := _asks(address, {"RAY_AUTH_MODE": "token"})) is not None:
+        # Ray aborts, with its call stack, where the file cannot be read.
+        no_file = re.search(r"RAY_AUTH_TOKEN_PATH is set but .*", with_ours)
         raise PermissionError(
             f"the cluster at {address} refuses this process's token: set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH "
-            f"({one_line(with_ours)[:120]})"
+            f"({no_file[0] if no_file else one_line(with_ours)[:120]})"
         )
 
 

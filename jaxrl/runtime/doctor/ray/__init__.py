@@ -1,0 +1,1 @@
+"""Checks of a cluster of Ray, hop by hop: ``jaxrl doctor --ray``."""
