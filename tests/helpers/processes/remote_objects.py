@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -64,6 +65,9 @@ class Counter:
 
     def pid(self) -> int:
         return os.getpid()
+
+    def host(self) -> str:
+        return socket.gethostname()
 
     def same(self, *values: Any, **named: Any) -> Any:
         return values[0] if len(values) == 1 and not named else (values, named)

@@ -41,7 +41,8 @@ def doctor(cluster: RayHosts, host: Host, *flags: str, address: str = "", **vari
     """Run the command on a host. Return its findings, and check its end."""
     command = ["-P", "-m", "jaxrl", "doctor", "--json", "--ray", address or cluster.address, *flags]
     done = cluster.python(host, *command, **variables)
-    assert done.stderr == "" and not host.processes("jaxrl\0"), done.stderr
+    assert done.stderr == ""
+    assert not host.processes("jaxrl") and soon(lambda: not any(each.processes("Visitor") for each in cluster.hosts))
     report = json.loads(done.stdout)
     found: Findings = report["checks"]
     broken = [finding for finding in found if finding["level"] == "problem"]
@@ -95,7 +96,7 @@ def test_a_machine_without_a_node(cluster: RayHosts) -> None:
 )
 def test_a_wrong_token(cluster: RayHosts, variables: dict[str, str]) -> None:
     found = doctor(cluster, cluster.head, **variables)
-    assert named(found) == {"token": f"the cluster at {cluster.address} refuses this process's token"}
+    assert f"the cluster at {cluster.address} refuses this process's token" in named(found)["token"]
 
 
 def test_a_cluster_without_a_token() -> None:
@@ -109,8 +110,8 @@ def test_a_cluster_without_a_token() -> None:
 def test_another_ray_here(cluster: RayHosts, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(OTHER_RAY)
     path = os.pathsep.join([str(tmp_path), cluster.variables["PYTHONPATH"]])
-    (found,) = named(doctor(cluster, cluster.head, PYTHONPATH=path)).values()
-    assert "this process cannot join: Version mismatch: The cluster was started with: Ray: 2." in found and "Ray: 2.59.9" in found
+    found = named(doctor(cluster, cluster.head, PYTHONPATH=path))["version of Ray"]
+    assert found.startswith(f"the cluster at {cluster.address} has Ray 2.") and found.endswith(", and this process 2.59.9")
 
 
 @contextmanager
@@ -172,7 +173,7 @@ def test_nodes_with_faults_of_their_own() -> None:
         assert "it has other versions: jaxrl " in broken["old"] and " here and 0.0.1 there" in broken["old"]
         assert broken["late"] == "its clock is 90 s ahead of this machine's"
         assert f"a file written here to {shared} cannot be read there: No such file" in broken["apart"]
-        assert "its object store of 95.4 MiB is in /tmp, as /dev/shm has 64.0 MiB" in notes["small"]
+        assert f"its object store of 95.4 MiB is in {hosts.local}/ray, as /dev/shm has 64.0 MiB" in notes["small"]
         assert not os.listdir(shared)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 from jaxrl.envs.host import one_line
 from jaxrl.envs.subprocess.descendants import PROCESSES
 from jaxrl.runtime.doctor.ray import ports, visitor
-from jaxrl.runtime.remote.ray.connect import ANSWER, NoToken, check_token, set_variables
+from jaxrl.runtime.remote.ray.connect import ANSWER, check_token, set_variables
 
 VISIT = 30.0
 """Seconds that the nodes may take to start a process each, and to look around."""
@@ -51,16 +52,15 @@ def examine(address: str, shared: str) -> Iterator[Facts]:
     try:
         check_token(address, False, note=lambda text: None)
     except (ConnectionError, PermissionError) as error:
-        kind = "missing" if isinstance(error, NoToken) else "refused" if isinstance(error, PermissionError) else "no answer"
-        yield {"token": kind, "token error": str(error)}
+        yield {"refused": type(error).__name__, "reason": str(error)}
         return
-    yield {"token": "ok", "clusters here": (here := clusters_here())}
+    yield {"clusters here": (here := clusters_here())}
     if not here:  # Ray would look for one for a long time
         return
     import ray
 
     try:
-        ray.init(address, log_to_driver=False, configure_logging=False, logging_level="ERROR")
+        ray.init(address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
     except Exception as error:
         yield {"join error": one_line(error)[:300]}
         return
@@ -121,7 +121,10 @@ def ports_of(node: Facts) -> list[tuple[str, int]]:
 
 
 class Visits:
-    """Visits of all nodes, each by an actor that runs there and nowhere else. Facts are added to those of the nodes."""
+    """Visits of all nodes, each by an actor that runs there and nowhere else. Facts are added to those of the nodes.
+
+    Each step is for the nodes that the steps before found no fault in.
+    """
 
     def __init__(self, ray: Any, nodes: list[Facts]) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -139,11 +142,12 @@ class Visits:
         tried = ports.faults_of([port for node in self.nodes for port in ports_of(node)])
         for node, *faults in zip(self.nodes, tried[::2], tried[1::2], strict=True):
             node["faults"] = faults
+        self.nodes = [node for node in self.nodes if not any(node["faults"])]
 
     def look(self, backwards: list[tuple[str, int]]) -> None:
         """Look around on each node, and try these ports from there."""
         self.ask(self.nodes, VISIT, "look", "look error", lambda actor, node: actor.look.remote(backwards))
-        self.nodes = [node for node in self.nodes if "look" in node]
+        self.nodes = [node for node in self.nodes if "look" in node and not any(node["look"]["faults"])]
 
     def ask(self, nodes: list[Facts], seconds: float, name: str, error_name: str, call: Callable[[Any, Facts], Any]) -> None:
         """Call the actors of all nodes at the same time. Add the result of each to its facts by ``name``, or the error."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +13,7 @@ from jaxrl.runtime.doctor.packages import installed_version
 from jaxrl.runtime.doctor.probe import Answer, ask
 from jaxrl.runtime.doctor.ray.nodes import check_nodes
 from jaxrl.runtime.doctor.ray.ports import NO_ANSWER, REFUSED, SILENT, TEXTS, UNREACHABLE, fault_of, resolve, split_address
+from jaxrl.runtime.remote.ray.connect import NoToken, OtherVersion
 
 ALLOWED = ((2, 59), (3,))
 """Versions of Ray that jaxrl works with: from the first one up to the second. As in pyproject.toml."""
@@ -47,7 +47,7 @@ def ask_driver(address: str, shared: str | None) -> Answer:
 def check_package() -> Finding:
     """Check that Ray is installed here, in a version that jaxrl works with."""
     version = installed_version("ray")
-    if version is None or importlib.util.find_spec("ray") is None:
+    if version is None:
         return problem("package ray", "not installed here", JOINING, pip("install", "jaxrl[ray]"))
     numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
     if not ALLOWED[0] <= numbers < ALLOWED[1]:
@@ -101,9 +101,9 @@ def check_shared_here(shared: str) -> Finding:
 def check_answer(answer: Answer, address: str, shared: str) -> Iterator[Finding]:
     """Check what the process found that joined the cluster."""
     facts = answer.facts
-    token = facts.get("token")
-    if token != "ok":
-        yield check_token(token, facts.get("token error", answer.end or "no answer"), address)
+    if "clusters here" not in facts:
+        reason = facts.get("reason", f"no check was possible: {answer.end}")
+        yield check_refusal(facts.get("refused", ""), reason, address)
         return
     yield Finding(CLUSTER, "token", "ok", "the cluster asks for one, and accepts this process's")
     if "joined" not in facts:
@@ -118,16 +118,19 @@ def check_answer(answer: Answer, address: str, shared: str) -> Iterator[Finding]
         yield problem("nodes", f"the visit ended early ({answer.end})", "objects on them", fix)
 
 
-def check_token(kind: str | None, error: str, address: str) -> Finding:
-    """Return the finding for a cluster without a token, or with another one."""
-    if kind == "missing":
+def check_refusal(kind: str, reason: str, address: str) -> Finding:
+    """Return the finding for an error of ``remote.ray.connect.check_token``."""
+    if kind == NoToken.__name__:
         found = f"the cluster at {address} asks for no token: anyone who reaches it can run programs there"
         fix = "ray stop and RAY_AUTH_MODE=token ray start … on all machines, with one token (ray get-auth-token --generate)"
         return problem("token", found, f"{JOINING} without insecure=True", fix)
-    if kind == "refused":
-        fix = "export RAY_AUTH_TOKEN_PATH=/path/to/the/token/of/the/cluster"
-        return problem("token", error.partition(": set RAY_AUTH_TOKEN")[0], JOINING, fix)
-    return problem("token", f"it could not be checked: {error}", JOINING, f"ray status --address={address}")
+    if kind == PermissionError.__name__:
+        found, _, why = reason.partition(": set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH ")
+        return problem("token", f"{found} {why}", JOINING, "export RAY_AUTH_TOKEN_PATH=/path/to/the/token/of/the/cluster")
+    if kind == OtherVersion.__name__:
+        found, _, fix = reason.partition(": ")
+        return problem("version of Ray", found, JOINING, fix)
+    return problem("token", reason, JOINING, f"ray status --address={address}")
 
 
 def check_join(facts: dict[str, object], answer: Answer, address: str) -> Finding:

@@ -27,6 +27,10 @@ class NoToken(PermissionError):
     """Error: the cluster asks for no token."""
 
 
+class OtherVersion(ConnectionError):
+    """Error: the cluster has another version of Ray than this process."""
+
+
 def set_variables(address: str | None) -> None:
     """Set variables that Ray reads when it is imported, unless they are set."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -83,6 +87,7 @@ def check_token(address: str, insecure: bool, note: Callable[[str], None]) -> No
 
     Raises:
       ConnectionError: it does not answer.
+      OtherVersion: it has another version of Ray.
       NoToken: it answers without a token, and ``insecure`` is False.
       PermissionError: it refuses the token of this process.
     """
@@ -95,14 +100,25 @@ def check_token(address: str, insecure: bool, note: Callable[[str], None]) -> No
             )
         note(f"the cluster at {address} asks for no token: anyone who reaches it can run programs there")
         os.environ["RAY_AUTH_MODE"] = "disabled"
-    elif "InvalidAuthToken" not in without:
+        return
+    _check_version(address, without)
+    if "InvalidAuthToken" not in without:
         raise ConnectionError(f"no cluster answers at {address}: {one_line(without)[-200:]}")
-    elif (with_ours := _asks(address, {"RAY_AUTH_MODE": "token"})) is not None:
-        # Ray aborts, with its call stack, where the file cannot be read.
-        no_file = re.search(r"RAY_AUTH_TOKEN_PATH is set but .*", with_ours)
+    if (with_ours := _asks(address, {"RAY_AUTH_MODE": "token"})) is not None:
+        _check_version(address, with_ours)
+        # Without a file that it can read, Ray aborts and prints its call stack.
+        no_file = re.search(r"(RAY_AUTH_TOKEN_PATH is set|Token authentication is enabled) but .*", with_ours)
         raise PermissionError(
             f"the cluster at {address} refuses this process's token: set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH "
-            f"({no_file[0] if no_file else one_line(with_ours)[:120]})"
+            f"({no_file[0][:120] if no_file else one_line(with_ours)[:120]})"
+        )
+
+
+def _check_version(address: str, error: str) -> None:
+    if found := re.search(r"cluster has Ray version (\S+) but local Ray version is (\S+)", error):
+        raise OtherVersion(
+            f"the cluster at {address} has Ray {found[1]}, and this process {found[2]}: pip install ray=={found[1]} here, or "
+            f"ray=={found[2]} on all of its machines"
         )
 
 
