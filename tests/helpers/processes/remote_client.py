@@ -25,7 +25,12 @@ def main(address: str, restarts: int) -> None:
         one = cluster.start(Counter, restarts=restarts)
         start = time.monotonic()
         total = one.call("total", cluster.put(np.ones(10**6, np.uint8))).result(WAIT)
-        say(host=one.call("host").result(WAIT), total=total, counts=[one.call("add").result(WAIT) for _ in range(5)], seconds=time.monotonic()-start)
+        say(
+            host=one.call("host").result(WAIT),
+            total=total,
+            counts=[one.call("add").result(WAIT) for _ in range(5)],
+            seconds=time.monotonic() - start,
+        )
         lost, behind = one.call("slow_add", 600.0), one.call("add")
         say(waiting=True)
         start = time.monotonic()

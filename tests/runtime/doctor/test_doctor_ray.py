@@ -1,4 +1,4 @@
-"""``jaxrl doctor --ray`` up to the port of a cluster, and what it says about nodes. Faults of clusters: ``test_doctor_ray_faults``."""
+"""``jaxrl doctor --ray`` up to the port of a cluster, and what it says about nodes. ``test_doctor_ray_faults`` has clusters."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -86,8 +87,7 @@ class RayWorker:
 
     def lost(self, error: BaseException) -> Outcomes:
         """Handle an error of Ray: the actor, or its machine, is gone."""
-        text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        self.how = f"was lost ({text.rstrip('.')})"
+        self.how = f"was lost ({cause_of(error)})"
         return self._engine.lose(self, self.how)
 
     def _answered(self, number: int, outcome: Packed | Exceptional) -> Outcomes:
@@ -129,3 +129,18 @@ class RayWorker:
     def is_waiting(self, elapsed: float) -> bool:
         """Return whether it has waited too long for a place."""
         return not self.begun and self.since is not None and elapsed - self.since > self._engine.patience
+
+
+def cause_of(error: BaseException) -> str:
+    """Return in one line what ended an actor, and where: Ray's message has ten lines, and the first does not say it."""
+    text = str(error)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__).rstrip(".")
+    address, process = (re.search(rf"^\s*{name}: (\S+)", text, re.MULTILINE) for name in ("ip", "pid"))
+    if address is None or process is None:
+        return first
+    if "its node has died" in text:
+        reason = re.search(r"node was terminated [a-z]+: (.+)", text)
+        return f"its node {address[1]} has died{f': {reason[1]}' if reason else ''}".rstrip(".")
+    if "its worker process has died" in text:
+        return f"process {process[1]} on {address[1]} has died"
+    return f"{first}, on {address[1]}"
