@@ -23,6 +23,7 @@ from jaxrl.runtime.doctor import diagnose, machine, packages, probe, problems
 from jaxrl.runtime.doctor.finding import Finding, pip
 from jaxrl.runtime.doctor.probe import Answer, ask
 from tests.helpers.paths import ROOT
+from tests.helpers.processes.children import runs, soon
 
 pytestmark = pytest.mark.expensive(40)
 
@@ -140,6 +141,14 @@ def test_a_process_that_hangs_or_crashes(tmp_path: Path, monkeypatch: pytest.Mon
         (tmp_path / "crashing.py").write_text(f"print('{{\"cores\": 1}}', flush=True); {code}")
         monkeypatch.setattr(probe, "python_command", lambda _: [sys.executable, str(tmp_path / "crashing.py")])
         assert ask(timeout=3.0) == Answer({"cores": 1}, end)
+
+
+def test_what_a_process_has_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = "import subprocess; print('{\"pid\": %d}' % subprocess.Popen(['sleep', '1000']).pid, flush=True)"
+    monkeypatch.setattr(probe, "python_command", lambda _: [sys.executable, str(tmp_path / "starting.py")])
+    (tmp_path / "starting.py").write_text(start)
+    found = ask(timeout=3.0)
+    assert found.end == "timed out after 3 s" and soon(lambda: not runs(found.facts["pid"]))  # it has the pipes open until then
 
 
 def devices(**facts: Any) -> Answer:

@@ -19,7 +19,7 @@ from typing import Any
 from jaxrl.envs.host import one_line
 from jaxrl.envs.subprocess.descendants import PROCESSES
 from jaxrl.runtime.doctor.ray import ports, visitor
-from jaxrl.runtime.remote.ray.connect import ANSWER, check_token, set_variables
+from jaxrl.runtime.remote.ray.connect import ANSWER, NoToken, OtherVersion, check_token, set_variables
 
 VISIT = 30.0
 """Seconds that the nodes may take to start a process each, and to look around."""
@@ -42,6 +42,9 @@ SIZE = 2**22
 RAYLET = "--gcs-address="
 """Flag of Ray's process of a node: the cluster that it belongs to."""
 
+KINDS = {NoToken: "no token", PermissionError: "wrong token", OtherVersion: "other version"}
+"""Names of errors, for the process that prints the findings: it imports as little as possible."""
+
 Facts = dict[str, Any]
 
 
@@ -52,7 +55,7 @@ def examine(address: str, shared: str) -> Iterator[Facts]:
     try:
         check_token(address, False, note=lambda text: None)
     except (ConnectionError, PermissionError) as error:
-        yield {"refused": type(error).__name__, "reason": str(error)}
+        yield {"refused": KINDS.get(type(error), "no answer"), "reason": str(error)}
         return
     yield {"clusters here": (here := clusters_here())}
     if not here:  # Ray would look for one for a long time

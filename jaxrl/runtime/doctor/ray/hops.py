@@ -12,8 +12,17 @@ from jaxrl.runtime.doctor.machine import check_folder
 from jaxrl.runtime.doctor.packages import installed_version
 from jaxrl.runtime.doctor.probe import Answer, ask
 from jaxrl.runtime.doctor.ray.nodes import check_nodes
-from jaxrl.runtime.doctor.ray.ports import NO_ANSWER, REFUSED, SILENT, TEXTS, UNREACHABLE, fault_of, resolve, split_address
-from jaxrl.runtime.remote.ray.connect import NoToken, OtherVersion
+from jaxrl.runtime.doctor.ray.ports import (
+    NO_ANSWER,
+    REFUSED,
+    SILENT,
+    TEXTS,
+    UNREACHABLE,
+    fault_of,
+    resolve,
+    split_address,
+    within_limit,
+)
 
 ALLOWED = ((2, 59), (3,))
 """Versions of Ray that jaxrl works with: from the first one up to the second. As in pyproject.toml."""
@@ -92,9 +101,14 @@ def check_gcs(address: str) -> Finding:
 
 def check_shared_here(shared: str) -> Finding:
     """Check that this machine can write to the shared folder."""
-    if not Path(shared).is_dir():
-        return problem("shared folder", f"{shared} is not a folder on this machine", "runs in it", f"mount it at {shared} here")
-    found = check_folder("shared folder", lambda: shared, "runs and checkpoints in it", f"rights to write to {shared}")
+    mount = f"mount it at {shared} here"
+    try:
+        if not within_limit(Path(shared).is_dir):
+            return problem("shared folder", f"{shared} is not a folder on this machine", "runs in it", mount)
+        fix = f"rights to write to {shared}"
+        found = within_limit(lambda: check_folder("shared folder", lambda: shared, "runs and checkpoints in it", fix))
+    except TimeoutError as error:
+        return problem("shared folder", f"{shared}: {error}: its file system hangs", "runs in it", mount)
     return found._replace(group=CLUSTER)
 
 
@@ -120,14 +134,14 @@ def check_answer(answer: Answer, address: str, shared: str) -> Iterator[Finding]
 
 def check_refusal(kind: str, reason: str, address: str) -> Finding:
     """Return the finding for an error of ``remote.ray.connect.check_token``."""
-    if kind == NoToken.__name__:
+    if kind == "no token":
         found = f"the cluster at {address} asks for no token: anyone who reaches it can run programs there"
         fix = "ray stop and RAY_AUTH_MODE=token ray start … on all machines, with one token (ray get-auth-token --generate)"
         return problem("token", found, f"{JOINING} without insecure=True", fix)
-    if kind == PermissionError.__name__:
+    if kind == "wrong token":
         found, _, why = reason.partition(": set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH ")
         return problem("token", f"{found} {why}", JOINING, "export RAY_AUTH_TOKEN_PATH=/path/to/the/token/of/the/cluster")
-    if kind == OtherVersion.__name__:
+    if kind == "other version":
         found, _, fix = reason.partition(": ")
         return problem("version of Ray", found, JOINING, fix)
     return problem("token", reason, JOINING, f"ray status --address={address}")

@@ -8,7 +8,11 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
+
+T = TypeVar("T")
 
 HOP = 5.0
 """Seconds that a name may take to resolve, a port to accept a connection, and its process to answer."""
@@ -49,22 +53,31 @@ def resolve(host: str) -> str:
     Raises:
       OSError: the name is unknown, or finding out takes too long.
     """
-    answers = queue.SimpleQueue[str | OSError]()
+    return str(within_limit(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]))
 
-    def ask() -> None:
+
+def within_limit(function: Callable[[], T]) -> T:
+    """Call a function that the system may block, such as a name server that is away or a file system.
+
+    Raises:
+      TimeoutError: it takes longer than ``HOP`` seconds. It is left to itself then.
+    """
+    outcomes = queue.SimpleQueue[tuple[T | None, Exception | None]]()
+
+    def call() -> None:
         try:
-            answers.put(str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]))
-        except OSError as error:
-            answers.put(error)
+            outcomes.put((function(), None))
+        except Exception as error:
+            outcomes.put((None, error))
 
-    threading.Thread(target=ask, daemon=True).start()  # the C library has no time limit
+    threading.Thread(target=call, daemon=True).start()
     try:
-        answer = answers.get(timeout=HOP)
+        value, error = outcomes.get(timeout=HOP)
     except queue.Empty:
-        raise TimeoutError(f"the name server does not answer within {HOP:g} s") from None
-    if isinstance(answer, OSError):
-        raise answer
-    return answer
+        raise TimeoutError(f"no answer within {HOP:g} s") from None
+    if error is not None:
+        raise error
+    return cast(T, value)
 
 
 def fault_of(host: str, port: int) -> str:
