@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -74,6 +76,25 @@ def test_a_link_that_is_cut_during_a_call(cluster: RayHosts) -> None:
     assert lost["error"] == "WorkerLost" and (behind["error"], behind["result"]) == ("NoneType", 1)
     assert place["host"] in {"one", "two"} - {host.name}
     cluster.net.mend(host)
+    assert soon(lambda: not any(each.processes("Holder") or each.processes("jaxrl") for each in cluster.hosts))
+
+
+@pytest.mark.ray
+@pytest.mark.expensive(30)
+def test_a_node_that_is_stopped_during_a_call(cluster: RayHosts) -> None:
+    """Its connections stay open, and the system of its host accepts new ones."""
+    stopped = list[int]()
+
+    def disturb(host: Host) -> None:
+        stopped.append(cluster.raylet(host))
+        os.kill(stopped[0], signal.SIGSTOP)
+
+    try:
+        lost, behind = use(cluster, 0, disturb)
+    finally:
+        os.kill(stopped[0], signal.SIGCONT)
+    for error in (lost, behind):
+        assert error["error"] == "WorkerLost" and "(its node 10.99.0." in error["text"] and error["seconds"] < 50
     assert soon(lambda: not any(each.processes("Holder") or each.processes("jaxrl") for each in cluster.hosts))
 
 
