@@ -13,17 +13,14 @@ from tempfile import TemporaryDirectory
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.children import soon
 from tests.helpers.processes.network import Host, Network, network
+from tests.helpers.processes.ray_nodes import HEALTH
 
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
 GCS, RAYLET, OBJECTS, WORKERS = 6379, 8077, 8076, range(10002, 10100)
 """Ports of the head, and of each node."""
 
-QUICK_HEALTH = {
-    "RAY_health_check_timeout_ms": "2000",
-    "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_failure_threshold": "3",
-}
+QUICK_HEALTH = {f"RAY_{name}": value for name, value in HEALTH.items()}
 """Settings of the head with which a node that hangs is noticed in seconds."""
 
 
