@@ -24,6 +24,10 @@ MOST = 2**18
 """Bytes of output that are sent at once."""
 
 
+Wire = bytes | list[Any] | dict[str, Any]
+"""A packed value, or an exception, as plain data."""
+
+
 class RayHolder:
     """Object on Ray. Calls of the group "control" are executed beside those of the object."""
 
@@ -36,14 +40,16 @@ class RayHolder:
     def versions(self) -> dict[str, str]:
         return full_versions()
 
-    def start(self, job: Packed) -> Packed | Exceptional:
-        return for_ray(self._holder.start(job))
+    def start(self, job: Wire) -> Wire:
+        return for_ray(self._holder.start(packed_value(job)))
 
-    def call(self, method: str, arguments: Packed, *shared: Packed) -> Packed | Exceptional:
-        return for_ray(self._holder.call(method, arguments, shared))
+    def call(self, request: list[Any], *shared: Wire) -> Wire:
+        """Call a method. ``request`` is a list as each argument costs time: its name, and the packed arguments."""
+        method, pickle, *buffers = request
+        return for_ray(self._holder.call(method, Packed(pickle, buffers), [*map(packed_value, shared)]))
 
-    def call_beside(self, method: str, arguments: Packed) -> Packed | Exceptional:
-        return for_ray(self._holder.call(method, arguments, ()))
+    def call_beside(self, method: str, arguments: Wire) -> Wire:
+        return for_ray(self._holder.call(method, packed_value(arguments), ()))
 
     def output(self) -> bytes | None:
         """Return what was printed since the last call, after a while; None if it is in the log already."""
@@ -81,8 +87,27 @@ class Output:
         return output
 
 
-def for_ray(outcome: Any) -> Any:
-    """Return a packed value whose buffers are arrays, which Ray moves without a copy; anything else as it is."""
-    if not isinstance(outcome, Packed):
-        return outcome
-    return outcome._replace(buffers=[np.frombuffer(buffer, np.uint8) for buffer in outcome.buffers])
+def for_ray(outcome: Packed | Exceptional) -> Wire:
+    """Return plain data, which Ray sends without a pickle. Buffers become arrays, which it moves without a copy."""
+    if isinstance(outcome, Exceptional):
+        return outcome._asdict()
+    return as_list(outcome) if outcome.buffers else outcome.pickle
+
+
+def as_list(packed: Packed) -> list[Any]:
+    """Return a pickle and its buffers, as arrays."""
+    return [packed.pickle, *(np.frombuffer(buffer, np.uint8) for buffer in packed.buffers)]
+
+
+def from_ray(data: Wire) -> Packed | Exceptional:
+    """Invert ``for_ray``."""
+    if isinstance(data, bytes):
+        return Packed(data, [])
+    return Packed(data[0], data[1:]) if isinstance(data, list) else Exceptional(**data)
+
+
+def packed_value(data: Wire) -> Packed:
+    """Return what ``for_ray`` made of a packed value."""
+    value = from_ray(data)
+    assert isinstance(value, Packed)
+    return value

@@ -12,7 +12,7 @@ from jaxrl.envs.subprocess.descendants import VARIABLE, new_mark
 from jaxrl.runtime.remote.calls import CallQueue, Job, Outcomes, Request, complete
 from jaxrl.runtime.remote.engine import Engine
 from jaxrl.runtime.remote.errors import NotEnough
-from jaxrl.runtime.remote.ray.actor import RayHolder, for_ray
+from jaxrl.runtime.remote.ray.actor import RayHolder, as_list, for_ray
 from jaxrl.runtime.remote.ray.connect import connect, disconnect
 from jaxrl.runtime.remote.ray.worker import RayWorker
 from jaxrl.runtime.remote.resources import Resources
@@ -97,7 +97,7 @@ class RayEngine(Engine):
     def request(self, queue: CallQueue, method: str, packed: Packed, references: Sequence[SharedValue]) -> Request:
         """See ``Engine``. Arguments that are sent at once need no copy."""
         waits = queue.job.restarts or len(queue.sent) >= WINDOW - 1
-        return Request(method, for_ray(packed.copy() if waits else packed), references)
+        return Request(method, [method, *as_list(packed.copy() if waits else packed)], references)
 
     def put(self, packed: Packed) -> SharedValue:
         """See ``Engine``."""

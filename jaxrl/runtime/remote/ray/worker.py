@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from jaxrl.envs.subprocess.child import append_to_log
 from jaxrl.runtime.remote.calls import START, CallQueue, Outcomes, Request
-from jaxrl.runtime.remote.holder import Exceptional
+from jaxrl.runtime.remote.ray.actor import Wire, from_ray
 from jaxrl.runtime.remote.values import Packed, unpack
 from jaxrl.runtime.remote.versions import difference, full_versions, short_versions
 
@@ -58,7 +58,7 @@ class RayWorker:
             reference = self._actor.start.remote(request.body)
         else:
             shared = [value.reference for value in request.references]
-            reference = self._actor.call.remote(request.method, request.body, *shared)
+            reference = self._actor.call.remote(request.body, *shared)
         number = self._next
         self._next += 1
         self._asked.append(number)
@@ -68,7 +68,8 @@ class RayWorker:
         """Call a method in another thread of the actor, beside the call in progress."""
         future: Future[Any] = Future()
 
-        def answered(outcome: Packed | Exceptional) -> Outcomes:
+        def answered(data: Wire) -> Outcomes:
+            outcome = from_ray(data)
             return [lambda: future.set_result(unpack(outcome) if isinstance(outcome, Packed) else outcome)]
 
         self._expect(self._actor.call_beside.remote(method, body), answered)
@@ -90,8 +91,8 @@ class RayWorker:
         self.how = f"was lost ({cause_of(error)})"
         return self._engine.lose(self, self.how)
 
-    def _answered(self, number: int, outcome: Packed | Exceptional) -> Outcomes:
-        self._done[number] = outcome
+    def _answered(self, number: int, data: Wire) -> Outcomes:
+        self._done[number] = from_ray(data)
         outcomes: Outcomes = []
         while self._asked and self._asked[0] in self._done and self.is_open:
             self.since = None
