@@ -109,8 +109,9 @@ def collected(agent: Agent, make: Callable[..., Any]) -> Iterator[Callable[[int]
         yield side
 
 
-def pooled(num_workers: int, pin: bool = False) -> Callable[..., Sampler]:
-    return partial(ActorPool, num_workers=num_workers, clock="async", pin=pin)
+def pooled(num_workers: int, **settings: Any) -> Callable[..., Sampler]:
+    """``settings`` are keywords of ``ActorPool``."""
+    return partial(ActorPool, num_workers=num_workers, clock="async", **settings)
 
 
 def central(num_workers: int) -> Callable[..., Sampler]:
@@ -164,7 +165,7 @@ def measure_stepping(case: Stepping, repeats: int, scale: float) -> dict[str, An
     with contextlib.ExitStack() as stack:
         sides = {"raw": stack.enter_context(raw(case))}
         for name in (WORKERS, PINNED):
-            sides[name] = stack.enter_context(collected(agent, pooled(case.num_workers, name == PINNED)))
+            sides[name] = stack.enter_context(collected(agent, pooled(case.num_workers, pin=name == PINNED)))
         return rates(case, sides, repeats, scale)
 
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
+import jaxrl
 from benchmarks import machine
+from benchmarks.actors import Slow, Stepping, collected, faster, pooled, rates
+from benchmarks.jaxrl_side import make_random_agent
 from benchmarks.markdown import table
 from benchmarks.record import write_result
 from benchmarks.remote_objects import Worker, nothing
@@ -102,8 +105,25 @@ def ray_sides(scale: float) -> Iterator[dict[str, dict[str, Section]]]:
         }
 
 
+POOLS = (Stepping("HalfCheetah-v4", 128, asked=0.8), Slow(asked=0.95))
+"""Pools of actors on one node of Ray, with the smallest share of the local pool's steps per second."""
+
+
+def measure_pool(case: Stepping | Slow, repeats: int, scale: float) -> dict[str, Any]:
+    """Measure the environment steps per second of a pool of this machine, and of one on a cluster of Ray that is started here."""
+    num_workers = case.num_workers if isinstance(case, Stepping) else case.num_envs
+    if isinstance(case, Stepping):
+        agent = make_random_agent(f"envpool:{case.env}?num_threads=1", case.num_envs, case.rollout_length)
+    else:
+        agent = jaxrl.make_impala(case.env, num_envs=case.num_envs, rollout_length=case.rollout_length)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(remote.open("ray", cpus=num_workers))
+        sides = {engine: stack.enter_context(collected(agent, pooled(num_workers, engine=engine))) for engine in ("local", "ray")}
+        return rates(case, sides, repeats, scale)
+
+
 def measure(repeats: int, scale: float, out: Path, with_ray: bool) -> dict[str, Any]:
-    """Measure seconds per call, with the sides in turn. Write ``remote.json``."""
+    """Measure seconds per call, with the sides in turn, and pools of actors. Write ``remote.json``."""
     seconds: dict[str, dict[str, list[float]]] = {}
     for opened in (local_sides, ray_sides) if with_ray else (local_sides,):
         with opened(scale) as sides:
@@ -113,8 +133,9 @@ def measure(repeats: int, scale: float, out: Path, with_ray: bool) -> dict[str, 
                         spent = section()
                         if turn:  # the first warms up
                             seconds.setdefault(side, {}).setdefault(name, []).append(spent)
-    packages = ["ray"] if with_ray else []
-    return write_result(out, "remote", *packages, load=machine.load(), seconds=seconds)
+    pools = [measure_pool(case, repeats, scale) for case in POOLS] if with_ray else []
+    packages = ["ray", "envpool"] if with_ray else []
+    return write_result(out, "remote", *packages, load=machine.load(), seconds=seconds, pools=pools)
 
 
 def has_ray() -> bool:
@@ -143,12 +164,37 @@ def checks(result: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
         for name, limit in least.items():
             reached = ratio(result, "ray", "Ray alone", name)
             found.append((f"ray, {name}: at least {limit}× Ray alone", f"{reached:.2f}×", reached >= limit))
+    for case in result["pools"]:
+        reached = faster(case, "ray")
+        found.append(
+            (
+                f"pool on Ray, {in_words(case)}: at least {case['asked']}× a local pool",
+                f"{reached:.2f}×",
+                reached >= case["asked"],
+            )
+        )
     return found
+
+
+def in_words(case: Mapping[str, Any]) -> str:
+    """Describe a pool."""
+    if "num_workers" in case:
+        return f"{case['num_envs']} × {case['env']} in {case['num_workers']} workers"
+    return f"{case['num_envs']} environments that wait, a worker each"
 
 
 def missed(result: Mapping[str, Any]) -> bool:
     """Return True if a requirement is not met."""
     return not all(met for _, _, met in checks(result))
+
+
+def pools_table(result: Mapping[str, Any]) -> list[str]:
+    """Return the table of pools of actors; empty if none was measured."""
+    rows = [
+        [in_words(case), *(f"{median(rate):,.0f}" for rate in case["steps_per_second"].values()), f"{faster(case, 'ray'):.2f}"]
+        for case in result["pools"]
+    ]
+    return [table(["steps per second of actor pools", "local", "Ray", "Ray / local"], rows)] if rows else []
 
 
 def remote_report(result: Mapping[str, Any]) -> str:
@@ -164,6 +210,7 @@ def remote_report(result: Mapping[str, Any]) -> str:
         f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, {result['hardware']['cores']} cores"
         + (f", ray {result['versions']['ray']}" if "ray" in result["versions"] else ""),
         table(["", "one by one", "in flight", "57 MiB shared", "57 MiB result", f"start, of {STARTED}"], rows),
+        *pools_table(result),
         table(["requirement", "measured", "met"], [[what, value, "yes" if met else "NO"] for what, value, met in checks(result)]),
         "Medians over rounds in which all sides take turns. *Pool*: `multiprocessing.Pool(1)`. *Ray alone*: an actor of Ray and "
         "`ray.get`. *57 MiB shared*: a call with a value that was put once. *start*: per object, including its end.",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import actors, learners, replay, sampling, scaling_report
+from benchmarks import actors, learners, remote, replay, sampling, scaling_report
 from benchmarks.scaling_model import Level, Link, all_reduce, of_devices, predict
 from tests.helpers.paths import ROOT
 
@@ -21,6 +21,7 @@ RESULTS = {path.stem: json.loads(path.read_text()) for path in (ROOT / "benchmar
 REPORTS: dict[str, Any] = {
     "actors": (actors.actors_report, actors.missed),
     "learners": (learners.learners_report, learners.missed),
+    "remote": (remote.remote_report, remote.missed),
     "replay": (replay.replay_report, lambda result: min(replay.ratios(result)) < 1),
     "sampling": (sampling.sampling_report, sampling.missed),
     "scaling": (scaling_report.seeds_table, scaling_report.missed),
@@ -44,6 +45,8 @@ def cells(report: str, start: str) -> list[str]:
         ("actors", ("stepping", 0, "asked"), 9.0),
         ("actors", ("slow", "asked"), 1e3),
         ("learners", ("cases", 0, "asked"), 1e3),
+        ("remote", ("seconds", "local", "shared value"), [1.0] * 5),
+        ("remote", ("pools", 1, "asked"), 9.0),
         ("replay", ("cases", 0, "seconds", "jaxrl"), [1.0] * 5),
         ("sampling", ("cases", 0, "asked"), 9.0),
         ("scaling", ("seeds", "seconds", "2 devices"), [1.0] * 5),

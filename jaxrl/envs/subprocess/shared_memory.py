@@ -51,6 +51,17 @@ def layout_of(leaves: Sequence[Any]) -> SharedMemoryLayout:
     return SharedMemoryLayout(tuple(places), max(offset, ALIGNMENT))
 
 
+def views(buffer: Any, layout: SharedMemoryLayout) -> list[np.ndarray]:
+    """Return the arrays in a buffer."""
+
+    def view(place: ArrayPlace) -> np.ndarray:
+        if not (count := int(np.prod(place.shape, dtype=np.int64))):
+            return np.empty(place.shape, place.dtype)
+        return np.frombuffer(buffer, place.dtype, count, place.offset).reshape(place.shape)
+
+    return [view(place) for place in layout.places]
+
+
 class SharedMemory:
     """Block of memory that can be sent to other processes."""
 
@@ -78,12 +89,7 @@ class SharedMemory:
         if when_done is not None:
             weakref.finalize(lease, when_done).atexit = False
 
-        def view(place: ArrayPlace) -> np.ndarray:
-            if not (count := int(np.prod(place.shape, dtype=np.int64))):
-                return np.empty(place.shape, place.dtype)
-            return np.frombuffer(lease, place.dtype, count, place.offset).reshape(place.shape)
-
-        return [view(place) for place in layout.places]
+        return views(lease, layout)
 
     def give(self, connection: Connection, pid: int) -> None:
         """Send it to the process at the other end of a connection, which calls ``received``."""

@@ -16,10 +16,10 @@ import numpy as np
 
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.runtime.actors import messages
-from jaxrl.runtime.actors.messages import Failed, Lost, Ready, WorkerJob
+from jaxrl.runtime.actors.messages import Failed, Filled, Lost, Ready, WorkerJob
 from jaxrl.runtime.actors.rollout_memory import Blocks, Progress, Ticket, Users
 from jaxrl.runtime.actors.transports.interface import Message
-from jaxrl.runtime.actors.transports.ray_actor import RayActor
+from jaxrl.runtime.actors.transports.ray_actor import RayActor, Rows
 from jaxrl.runtime.remote.cluster import Cluster, Reference, RemoteObject, open_cluster
 from jaxrl.runtime.remote.errors import NotEnough, RemoteError, WorkerLost
 from jaxrl.runtime.remote.ray.beside import call_beside, how_it_ended
@@ -88,6 +88,10 @@ class RayProcess:
     def __init__(self, transport: RayTransport, job: WorkerJob, log: Path | None, is_replacement: bool) -> None:
         self._transport, self._job, self._log = transport, job, log
         self._inbox = deque[Message]()
+        self._shapes: Filled | None = None
+        """Shapes of its part of a rollout, once both sides know them."""
+        self._is_heard = False
+        """It has finished a rollout since the last look."""
         self._object: RemoteObject | None = None
         self._waits_since: float | None = None
         """Time since which no machine has had a CPU for it."""
@@ -134,13 +138,27 @@ class RayProcess:
     def collect(self, ticket: Ticket, policy: int) -> None:
         """See ``interface.WorkerProcess``."""
         assert self._object is not None
-        reference, rollouts = self._transport.policies.references[policy], self._transport.rollouts
-        shapes = None if rollouts.shapes is None else messages.shapes_of(messages.part_of(rollouts.views[0], self._job))
+        reference = self._transport.policies.references[policy]
         try:
-            self._expect(self._object.call("collect", ticket.number, ticket.key_data, reference, shapes), lambda done: done)
+            future = self._object.call("collect", ticket.number, ticket.key_data, reference, self._known_shapes())
+            self._expect(future, self._filled)
         except WorkerLost as error:  # since the last rollout
             self._inbox.append(self._failure(error))
             self._transport.ring()
+
+    def _known_shapes(self) -> Filled | None:
+        """Return the shapes of its part of a rollout, if they are known before its first rollout and it was not told."""
+        rollouts = self._transport.rollouts
+        if self._shapes is not None or rollouts.shapes is None:
+            return None
+        self._shapes = messages.shapes_of(messages.part_of(rollouts.views[0], self._job))
+        return self._shapes
+
+    def _filled(self, result: Any) -> Message:
+        done, buffer, shapes = result
+        self._shapes, self._is_heard = shapes or self._shapes, True
+        assert self._shapes is not None
+        return done._replace(part=Rows(self._shapes, buffer).rollout)
 
     def accept_shapes(self, ticket: Ticket) -> None:
         """See ``interface.WorkerProcess``. It allocates its memory itself."""
@@ -149,6 +167,8 @@ class RayProcess:
         """See ``interface.WorkerProcess``. Start it if it waits for a machine; else ask for its progress."""
         if self._object is None:
             return self._try_again(elapsed)
+        if self._is_heard:  # so its progress is known
+            self._asked, self._is_heard = elapsed, False
         due = int(self._transport.progress.due[0])
         if self._object.ready.done() and self._report.done() and (elapsed - self._asked >= REPORT or due != self._told):
             self._ask(elapsed, due)
