@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -103,7 +103,7 @@ class Cluster:
     """Place for remote objects: see ``open``."""
 
     def __init__(self, engine: Any) -> None:
-        self._engine, self._numbers, self._lock = engine, dict[str, Iterator[int]](), threading.Lock()
+        self._engine, self._numbers, self._lock = engine, Counter[str](), threading.Lock()
         self._owner = os.getpid()
         self._release = weakref.finalize(self, engine.close)
 
@@ -153,9 +153,10 @@ class Cluster:
             raise unknown("placement", placement, PLACEMENTS)
         packed = pack_job(function, args, keywords)
         with self._lock:
-            name = f"{kind} {next(self._numbers.setdefault(kind, itertools.count()))}"
+            name = f"{kind} {self._numbers[kind]}"
             check_enough(name, wanted, self._engine.total, self._left(), self._engine.hint)
             log = self._engine.log_of(log_name or name)
+            self._numbers[kind] += 1
             queue = self._engine.start(Job(name, packed, wanted, restarts, timeout, log, placement))
         return RemoteObject(self, queue)
 

@@ -1,0 +1,92 @@
+"""A run whose workers are on several hosts over a slow link: it goes on when a link is cut, or ends saved, with its name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes.children import soon
+from tests.helpers.processes.network import Host, why_not
+from tests.helpers.processes.ray_hosts import QUICK_HEALTH, RayHosts, ray_hosts
+
+pytestmark = [pytest.mark.ray, pytest.mark.expensive(200)]
+
+ITERATIONS, ROWS = 150, 6 * 16
+
+ON_EACH_NODE = """
+import sys
+from jaxrl import remote
+with remote.open("ray", address=sys.argv[1], patience=200.0) as cluster:
+    objects = [cluster.start(dict, placement="spread") for _ in range(3)]
+    print(len([each.call("keys").result(200) for each in objects]), "objects")
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayHosts]:
+    """A head without CPUs, where the learner is, and three nodes with a CPU each."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with ray_hosts("head", "one", "two", "three") as hosts:
+        hosts.start(hosts.head, "--num-cpus=0", variables=QUICK_HEALTH)
+        for host in hosts.hosts[1:]:
+            hosts.start(host, "--num-cpus=1")
+        hosts.net.slow(0.02, 12.5e6)
+        yield hosts
+
+
+def train(cluster: RayHosts, out: Path, num_workers: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-m", "jaxrl", "train", "ppo", "--env", "gymnasium:CartPole-v1", "--out", str(out)]
+    command += ["--num-envs", "6", "--rollout-length", "16", "--total-steps", str(ITERATIONS * ROWS), "--eval-every", "0"]
+    command += ["--engine", "ray", "--placement", "spread", "--num-workers", str(num_workers), "--chunk-iterations", "2"]
+    limited = ["timeout", "--signal=KILL", "280", *command]
+    variables = {**cluster.variables, "RAY_ADDRESS": cluster.address}
+    return cluster.head.popen(*limited, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def cut_one(cluster: RayHosts, out: Path, process: subprocess.Popen[str]) -> Host:
+    """Cut the link of a host with a worker, while the run collects rollouts."""
+    progress = out / "progress.csv"
+    assert soon(lambda: process.poll() is not None or (progress.exists() and progress.read_text().count("\n") > 4), 200)
+    assert process.poll() is None, process.communicate()[0]
+    host = next(host for host in cluster.hosts[1:] if host.processes("ray::RayHolder"))
+    cluster.net.cut(host)
+    return host
+
+
+def mend(cluster: RayHosts, host: Host) -> None:
+    """Let a host that was cut off come back: what it had ends, and it joins the cluster again.
+
+    Ray may try a connection that has failed again only after two minutes, so an object on each node is waited for.
+    """
+    cluster.net.mend(host)
+    assert soon(lambda: not host.processes("/raylet/raylet\0") and not host.processes("ray::RayHolder"))
+    cluster.start(host, "--num-cpus=1")
+    done = cluster.python(cluster.head, "-P", "-c", ON_EACH_NODE, cluster.address)
+    assert done.stdout.endswith("3 objects\n"), done.stderr
+
+
+def test_a_run_goes_on_with_a_node_to_spare(cluster: RayHosts, tmp_path: Path) -> None:
+    process = train(cluster, tmp_path / "run", 2)
+    host = cut_one(cluster, tmp_path / "run", process)
+    said = process.communicate(timeout=280)[0]
+    assert process.returncode == 0 and f"done at step {ITERATIONS * ROWS:,}" in said
+    assert f"was lost (its node {host.address} has died" in said and "replaced (restart 1 of 10)" in said
+    mend(cluster, host)
+
+
+def test_a_run_without_a_node_to_spare_ends_saved(cluster: RayHosts, tmp_path: Path) -> None:
+    """After a minute. It resumes when the host is back."""
+    process = train(cluster, tmp_path / "run", 3)
+    host = cut_one(cluster, tmp_path / "run", process)
+    said = process.communicate(timeout=280)[0]
+    assert process.returncode == 1 and f"was lost (its node {host.address} has died" in said
+    assert "has no place (RayActor 3 asks for 1 CPU" in said and list((tmp_path / "run" / "checkpoints").iterdir())
+    mend(cluster, host)
+    process = train(cluster, tmp_path / "run", 3)
+    said = process.communicate(timeout=280)[0]
+    assert process.returncode == 0 and "resumed at step" in said and f"done at step {ITERATIONS * ROWS:,}" in said
