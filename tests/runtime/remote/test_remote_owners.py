@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickle
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -214,3 +217,48 @@ def test_an_address_where_no_cluster_answers() -> None:
     kind, text, _, seconds = joined("127.0.0.1:9")
     assert kind == "ConnectionError" and text.startswith("no cluster answers at 127.0.0.1:9") and "\n" not in text
     assert seconds < 60 and time.monotonic() > 0
+
+
+def listening() -> set[int]:
+    """Return the TCP ports of this machine on which something listens."""
+    found = set()
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(path).read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            if state == "0A":
+                found.add(int(local.rpartition(":")[2], 16))
+    return found
+
+
+class Harmful:
+    """Touches a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_the_local_engine_listens_on_no_port() -> None:
+    before = listening()
+    with remote.open("local") as another:
+        assert another.start(Counter, 4).call("add").result(60) == 5
+        assert listening() <= before
+
+
+@pytest.mark.ray
+def test_a_pickle_that_is_sent_to_an_open_port_is_not_loaded(tmp_path: Path) -> None:
+    """The ports are Ray's, which has a token."""
+    before = listening()
+    with remote.open("ray", cpus=2) as cluster:
+        assert cluster.start(Counter, 4).call("add").result(60) == 5
+        opened = listening() - before
+        assert opened
+        for port in opened:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 2) as connection:
+                connection.sendall(pickle.dumps(Harmful(tmp_path / "harm")))
+        assert cluster.start(Counter, 5).call("add").result(60) == 6
+    assert not (tmp_path / "harm").exists()
+    pickle.loads(pickle.dumps(Harmful(tmp_path / "harm")))
+    assert (tmp_path / "harm").exists()
