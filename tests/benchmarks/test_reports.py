@@ -46,7 +46,7 @@ def cells(report: str, start: str) -> list[str]:
         ("actors", ("slow", "asked"), 1e3),
         ("learners", ("cases", 0, "asked"), 1e3),
         ("remote", ("seconds", "local", "shared value"), [1.0] * 5),
-        ("remote", ("pools", 1, "asked"), 9.0),
+        ("remote", ("pools", 0, "asked"), 9.0),
         ("replay", ("cases", 0, "seconds", "jaxrl"), [1.0] * 5),
         ("sampling", ("cases", 0, "asked"), 9.0),
         ("scaling", ("seeds", "seconds", "2 devices"), [1.0] * 5),

@@ -1,7 +1,7 @@
 """``RayTransport``: workers of a pool as remote objects on a cluster of Ray.
 
-A policy is put into the cluster once per version, and is sent once to each machine. A worker returns its part of a rollout, which
-is copied into the pool's memory, so that no rollout that the learner keeps fills Ray's store.
+A large policy is put into the cluster once per version, and is sent once to each machine. A worker returns its part of a rollout,
+which is copied into the pool's memory, so that no rollout that the learner keeps fills Ray's store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jaxrl.runtime.actors.messages import Failed, Filled, Lost, Ready, WorkerJob
 from jaxrl.runtime.actors.rollout_memory import Blocks, Progress, Ticket, Users
 from jaxrl.runtime.actors.transports.interface import Message
 from jaxrl.runtime.actors.transports.ray_actor import RayActor, Rows
-from jaxrl.runtime.remote.cluster import Cluster, Reference, RemoteObject, open_cluster
+from jaxrl.runtime.remote.cluster import Cluster, RemoteObject, open_cluster
 from jaxrl.runtime.remote.errors import NotEnough, RemoteError, WorkerLost
 from jaxrl.runtime.remote.ray.beside import call_beside, how_it_ended
 
@@ -28,16 +28,21 @@ REPORT = 1.0
 """Seconds between two questions about a worker's progress."""
 
 
+SMALL = 2**16
+"""Bytes of a policy that is sent with each request, as Ray has small arguments at hand before it starts a call."""
+
+
 class PolicyReferences:
-    """Policies that were put into the cluster."""
+    """Policies that were put into the cluster, or are small."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.users, self.references = Users(), list[Reference[Any]]()
+        self.users, self.references = Users(), list[Any]()
         self._cluster = cluster
 
     def add(self, leaves: Sequence[np.ndarray]) -> int:
         """See ``interface.Policies``."""
-        reference = self._cluster.put([*leaves])
+        is_small = sum(leaf.nbytes for leaf in leaves) <= SMALL
+        reference = [leaf.copy() for leaf in leaves] if is_small else self._cluster.put([*leaves])
         index = self.users.take()
         self.references[index : index + 1] = [reference]
         return index
