@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from jaxrl import remote
+from jaxrl.runtime.remote.ray.connect import check_same
 from tests.helpers.fresh_python import in_fresh_python
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.children import runs, soon
@@ -245,6 +246,17 @@ def test_the_local_engine_listens_on_no_port() -> None:
     with remote.open("local") as another:
         assert another.start(Counter, 4).call("add").result(60) == 5
         assert listening() <= before
+
+
+@pytest.mark.parametrize("address", [None, "auto", "127.0.0.1:6379", "localhost:6379"])
+def test_a_process_joins_its_cluster_once_more(address: str | None) -> None:
+    check_same("127.0.0.1:6379", address)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:6380", "10.0.0.1:6379"])
+def test_a_process_in_one_cluster_cannot_join_another(address: str) -> None:
+    with pytest.raises(ValueError, match=rf"in the cluster at 127\.0\.0\.1:6379, and can join the one at {address} only after"):
+        check_same("127.0.0.1:6379", address)
 
 
 @pytest.mark.ray

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -40,7 +41,11 @@ def set_variables(address: str | None) -> None:
 
 
 def connect(address: str | None, cpus: int | None, insecure: bool, note: Callable[[str], None]) -> tuple[Any, bool]:
-    """Join a cluster, or start one on this machine. Return the module ``ray``, and whether the cluster ends with this one."""
+    """Join a cluster, or start one on this machine.
+
+    Return the module ``ray``, and whether this process leaves the cluster when the object that asked for it is closed: not if
+    something else in the process has joined it before.
+    """
     if importlib.util.find_spec("ray") is None:
         raise ImportError('engine "ray" needs the package ray: pip install "jaxrl[ray]"')
     address = address or os.environ.get("RAY_ADDRESS") or None
@@ -50,6 +55,7 @@ def connect(address: str | None, cpus: int | None, insecure: bool, note: Callabl
     import ray
 
     if ray.is_initialized():
+        check_same(ray.get_runtime_context().gcs_address, address)
         return ray, False
     handler = signal.getsignal(signal.SIGTERM)
     settings: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
@@ -66,6 +72,21 @@ def connect(address: str | None, cpus: int | None, insecure: bool, note: Callabl
             signal.signal(signal.SIGTERM, handler)
     print_losses(False)
     return ray, True
+
+
+def check_same(joined: str, address: str | None) -> None:
+    """Raise ValueError if this process is in another cluster than the one that was asked for: Ray allows only one."""
+
+    def place(text: str) -> tuple[str, str]:
+        host, _, port = text.rpartition(":")
+        with contextlib.suppress(OSError):
+            host = socket.gethostbyname(host)
+        return host, port
+
+    if address is not None and ":" in address and place(address) != place(joined):
+        raise ValueError(
+            f"this process is in the cluster at {joined}, and can join the one at {address} only after it has left it"
+        )
 
 
 def disconnect(ray: Any) -> None:
