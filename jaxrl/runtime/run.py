@@ -141,7 +141,9 @@ def run(
       scheme: on host environments, which processes collect rollouts, compute gradients and apply them, and which wait for which:
         a ``jaxrl.Scheme``, or its name: "a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo".
       num_workers: worker processes of the scheme, or of "a2c" if no scheme is named; ``num_envs`` is divided among them.
-      engine, placement, insecure: where the workers are, as in ``jaxrl.Scheme``: with ``engine="ray"`` on a cluster of Ray.
+      engine: where the workers are: "local", the default, or "ray", a cluster of Ray; replaces the scheme's.
+      placement: machines of the cluster for the workers, "pack" or "spread"; replaces the scheme's.
+      insecure: use a cluster that asks for no token, where anyone who reaches it can run programs.
       devices_per_seed: for pure environments, number of devices that share the environments of each seed. Replay algorithms then
         draw a part of each batch on each device. Default: one, or several where seeds alone leave devices idle and the result is
         the same up to rounding; in a group of processes, all devices that the seeds leave. It may differ when the run is
