@@ -1,0 +1,1 @@
+"""Evolution strategies: the noise of members, and the shaping of their fitness."""
