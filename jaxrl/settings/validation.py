@@ -192,13 +192,13 @@ def merge_hyperparams(defaults: H, changes: Any) -> H:
     return type(defaults)(**{name: jnp.asarray(value, jnp.float32) for name, value in merged.items()})
 
 
-def added(default: Any) -> Any:
+def added(default: Any, *, compare: bool = True) -> Any:
     """Declare a field that was added to a Config after runs had been saved without it.
 
     The default must keep the earlier behaviour, and must never change. A spec omits the setting at its default, so that those
     runs can be resumed.
     """
-    return dataclasses.field(default=default, metadata={"added": True})
+    return dataclasses.field(default=default, compare=compare, metadata={"added": True})
 
 
 def refuse_unused(settings: Any, defaults: Any, names: Iterable[str], why: str) -> None:

@@ -27,6 +27,12 @@ def _orphan() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _stop() -> None:
+    """Stop the process. The system stops its threads one after the other, so this one must wait for that."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(5)
+
+
 def _regroup() -> None:
     """Leave the process group and hang."""
     os.setpgid(0, os.getpgid(os.getppid()))
@@ -47,7 +53,7 @@ FAULTS = {
     "orphan": _orphan,
     "print": partial(print, "a line of a worker"),
     "hang": partial(time.sleep, 600),
-    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "stop": _stop,
     "regroup": _regroup,
     "garble": _garble,
 }

@@ -142,12 +142,12 @@ class Collection(Settings):
     """For environments on the host: how collecting and learning are distributed over processes, and synchronised."""
     num_workers: int | None = added(None)
     """Number of worker processes over which the environments are distributed."""
-    engine: str | None = field(default=None, compare=False)
+    engine: str | None = added(None, compare=False)
     """Where the scheme's workers are: "local", processes of this machine; "ray", a cluster of Ray, which the variable RAY_ADDRESS
     names, or else one that is started on this machine."""
-    placement: str | None = field(default=None, compare=False)
+    placement: str | None = added(None, compare=False)
     """Machines of the cluster for the workers: "pack", one that is in use until half of it is; "spread", each one in turn."""
-    insecure: bool = field(default=False, compare=False)
+    insecure: bool = added(False, compare=False)
     """Use a cluster of Ray that asks for no token, where anyone who reaches it can run programs."""
 
     def for_agent(self, agent: Agent) -> Collection:
