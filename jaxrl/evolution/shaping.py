@@ -21,11 +21,16 @@ def lowest_for_nan(fitness: Array) -> Array:
     return jnp.where(jnp.isnan(fitness), jnp.where(jnp.isfinite(lowest), lowest, 0.0), fitness)
 
 
-def mean_ranks(fitness: Array) -> Array:
-    """Return ranks from 0 to N - 1, f32[N]. Members of equal fitness share the mean of their ranks; NaN is below all others."""
+def places(fitness: Array) -> tuple[Array, Array]:
+    """Return the number of members below each, and that of those below it or equal, i32[N]. NaN is below all others."""
     values = jnp.where(jnp.isnan(fitness), -jnp.inf, fitness)
     ordered = jnp.sort(values)
-    below, up_to = jnp.searchsorted(ordered, values, side="left"), jnp.searchsorted(ordered, values, side="right")
+    return jnp.searchsorted(ordered, values, side="left"), jnp.searchsorted(ordered, values, side="right")
+
+
+def mean_ranks(fitness: Array) -> Array:
+    """Return ranks from 0 to N - 1, f32[N]. Members of equal fitness share the mean of their ranks; NaN is below all others."""
+    below, up_to = places(fitness)
     return (below + up_to - 1).astype(jnp.float32) / 2
 
 
@@ -43,9 +48,7 @@ def wierstra(fitness: Array) -> Array:
     number = fitness.shape[0]
     raw = jnp.maximum(0.0, jnp.log(number / 2 + 1) - jnp.log(jnp.arange(number, 0, -1.0)))
     utilities = raw / raw.sum() - 1 / number
-    values = jnp.where(jnp.isnan(fitness), -jnp.inf, fitness)
-    ordered = jnp.sort(values)
-    below, up_to = jnp.searchsorted(ordered, values, side="left"), jnp.searchsorted(ordered, values, side="right")
+    below, up_to = places(fitness)
     sums = jnp.concatenate([jnp.zeros(1), jnp.cumsum(utilities)])
     return (sums[up_to] - sums[below]) / (up_to - below)
 

@@ -23,7 +23,7 @@ from jaxrl.interpreter import python_command
 from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
 from jaxrl.runtime.logs.live_status import live_status
 from jaxrl.runtime.logs.run_folder import contents, plain
-from jaxrl.runtime.sweep_on_ray import RayJobs, run_jobs_on_ray
+from jaxrl.runtime.sweep_on_ray import RayJobs, file_name, run_jobs_on_ray
 from jaxrl.runtime.system.disk import parse_json, read_regular, savable, write_atomically
 from jaxrl.runtime.training_loop.signals import SIGNALS, Interrupted, handled
 from jaxrl.settings.aliases import hint_or, nearest
@@ -223,7 +223,7 @@ class Manifest:
 
 def job_folder(folder: Path, name: str) -> Path:
     """Return the folder of a job, by its name."""
-    return folder / JOBS / name.replace(" ", ",").replace("/", "-")
+    return folder / JOBS / file_name(name)
 
 
 def run_sweep(

@@ -99,7 +99,12 @@ class JobRunner:
 
 def log_of(folder: Path, name: str) -> Path:
     """Return the file for the output of a job."""
-    return folder / LOGS / f"{name.replace(' ', ',').replace('/', '-')}.log"
+    return folder / LOGS / f"{file_name(name)}.log"
+
+
+def file_name(name: str) -> str:
+    """Return the name of a job as that of a file or folder."""
+    return name.replace(" ", ",").replace("/", "-")
 
 
 def run_jobs_on_ray(

@@ -49,7 +49,7 @@ def judge(live: StatusFile | None, *, is_complete: bool, is_new: bool, changed: 
     if live is None:
         if is_complete:
             return Judgement("finished", "it has a checkpoint of its last iteration", changed)
-        return Judgement("unknown", f"there is no {STATUS} that says which process runs it", changed)
+        return Judgement("unknown", f"it has no {STATUS}, which would name its process", changed)
     written = max(live.written, changed or 0.0) if live.end is None else live.end.time
     if live.end is not None:
         return Judgement(live.end.state, live.end.reason, written)

@@ -125,7 +125,7 @@ def read_run_status(folder: Path, shown: str, now: float) -> RunStatus:
       now: the time.
 
     Raises:
-      FileNotFoundError: there is no run.
+      FileNotFoundError: the folder is not that of a run.
       OSError, ValueError: its ``config.json`` cannot be read.
     """
     if (folder / CONFIG).is_symlink():

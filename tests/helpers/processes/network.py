@@ -143,7 +143,7 @@ def connect(host: Host, middle: int) -> None:
     """Lay a cable from a host to the namespace of the switch."""
     inside = ["nsenter", f"--target={middle}", "--net"]
     name = f"host{host.number}"
-    # Without IPv6 no frames are sent that nobody has asked for.
+    # IPv6 would send frames by itself.
     quiet = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6"
     for command in (
         [*inside, "sh", "-c", quiet],

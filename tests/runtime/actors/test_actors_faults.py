@@ -105,7 +105,7 @@ FAULTS = [
 
 LOST = r"was lost \(process \d+ on 127\.0\.0\.1 has died\)"
 ON_RAY = dict.fromkeys(("exit", "abort", "kill", "stop", "orphan"), LOST)
-"""What Ray reports of a process that ended."""
+"""Fault -> Ray's report of a process that ended."""
 
 
 @pytest.mark.slow

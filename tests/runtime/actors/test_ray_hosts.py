@@ -1,4 +1,4 @@
-"""A run whose workers are on several hosts over a slow link: it goes on when a link is cut, or ends saved, with its name."""
+"""A run with workers on several hosts over a slow link. If a link is cut it goes on, or ends saved and names the host."""
 
 from __future__ import annotations
 

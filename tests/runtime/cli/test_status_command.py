@@ -160,7 +160,7 @@ def test_a_folder_of_an_older_version_shows_its_records(tmp_path: Path, capsys: 
     folder = written(tmp_path / "run")
     (folder / "status.json").unlink()
     code, out = shown(folder, capsys)
-    assert code == 1 and "unknown: there is no status.json that says which process runs it" in out and "40 %" in out
+    assert code == 1 and "unknown: it has no status.json, which would name its process" in out and "40 %" in out
     step = folder / "checkpoints" / "5"
     step.mkdir(parents=True)
     assert as_json(folder, capsys)["state"] == "unknown"  # a checkpoint without a manifest is not complete

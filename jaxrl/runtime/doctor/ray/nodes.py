@@ -88,7 +88,7 @@ def check_visit(node: Facts, here: Facts, gcs: str, *_: Any) -> Finding | None:
     found = f"its ports answer, but no process there did its task ({node.get('look error', 'the visit was cut off')})"
     fix = (
         f"allow TCP between {here['address']} and {node['address']} on the ports of workers ({RANGE}, or those given to "
-        "ray start); if they are open, read raylet.out and worker-*.err in /tmp/ray/session_latest/logs there"
+        "ray start); if they are open, read raylet.out and worker-*.err in session_latest/logs of Ray's temporary folder there"
     )
     return problem(node, found, RUNS, fix)
 

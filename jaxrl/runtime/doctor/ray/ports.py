@@ -27,7 +27,7 @@ TEXTS = {
     REFUSED: "refuses connections",
     NO_ANSWER: f"does not answer within {HOP:g} s",
     SILENT: f"accepts connections, but its process does not answer within {HOP:g} s",
-    UNREACHABLE: "cannot be reached: there is no way to this machine",
+    UNREACHABLE: "cannot be reached: no route leads to its machine",
 }
 
 
