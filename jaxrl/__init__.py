@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxrl.algorithms.ddpg import make_ddpg as make_ddpg
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
     from jaxrl.algorithms.dqn import make_rainbow
+    from jaxrl.algorithms.es import make_es as make_es
     from jaxrl.algorithms.impala import make_impala as make_impala
     from jaxrl.algorithms.ppo import make_ppo as make_ppo
     from jaxrl.algorithms.pqn import make_pqn as make_pqn

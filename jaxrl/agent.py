@@ -14,8 +14,9 @@ import numpy as np
 from jaxrl.metrics import all_reduce
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.rollout.collect import check_env_params, collect, init_actor
+from jaxrl.rollout.play import play_population, population_metrics
 from jaxrl.settings.validation import merge_hyperparams, setting_types
-from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, HostEnv, Key, LearnerState, Metrics, PyTree, Rollout
+from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, Episodes, HostEnv, Key, LearnerState, Metrics, PyTree, Rollout
 from jaxrl.xla.fast_random import fold_in
 from jaxrl.xla.ordered_collectives import in_order
 from jaxrl.xla.private_jax import is_traced, setting
@@ -37,19 +38,26 @@ def bind(
     spec: dict[str, Any] | None = None,
     axis_name: str | None = None,
     schedules: Mapping[str, Callable[[Array], Array]] | None = None,
+    episodes: int = 0,
 ) -> Agent:
     """Return an Agent whose ``step`` collects ``rollout_length`` rows in each of ``num_envs`` environments and learns from them.
+
+    That of an algorithm with ``members`` plays ``episodes`` episodes, of at most ``rollout_length`` rows, with each of
+    ``num_envs`` / ``episodes`` members, and learns from those.
 
     Args:
       hyperparams: the algorithm's defaults, a NamedTuple of Python floats (not of arrays, which could be donated).
       spec: data for ``jaxrl.build``; optional for custom algorithms.
       axis_name: the device axis that ``step`` runs under (pmap, shard_map). Each device holds its share of the environments.
+      episodes: episodes of each member.
     """
     if not isinstance(axis_name, str | None):
         raise TypeError(f"axis_name={axis_name!r} must be the name of a mapped axis, such as 'd', or None")
     setting_types(type(hyperparams))  # type: ignore[arg-type]  # raises if a field's type does not define its values
     if isinstance(env, HostEnv):
         init, step = _host_functions(algorithm, env)
+    elif algorithm.members is not None:
+        init, step = _population_functions(algorithm, env, num_envs // episodes, episodes, rollout_length, axis_name)
     else:
         init, step = _pure_functions(algorithm, env, num_envs, rollout_length, axis_name)
 
@@ -63,13 +71,14 @@ def bind(
         if env_params is None:
             env_params = env.params if isinstance(env, Env) else ()
         elif isinstance(env, Env):
-            check_env_params(env, env_params, num_envs)
+            check_env_params(env, env_params, episodes or num_envs)
         else:
             refuse_env_params(env)
         return init(key, merge_hyperparams(defaults, hyperparams), env_params)
 
+    sizes = (num_envs, rollout_length)
     return Agent(
-        init_agent, step, algorithm, env, dict(spec or {}), num_envs, rollout_length, axis_name, defaults, schedules or {}
+        init_agent, step, algorithm, env, dict(spec or {}), *sizes, axis_name, defaults, schedules or {}, episodes=episodes
     )
 
 
@@ -223,12 +232,47 @@ def _pure_functions(
     return init, step
 
 
+def _population_functions(
+    algorithm: Algorithm, env: Env, members: int, episodes: int, horizon: int, axis_name: str | None
+) -> tuple[Callable[..., AgentState], Callable[..., Any]]:
+    @jax.jit
+    def init(key: Key, hyperparams: Any, env_params: PyTree) -> AgentState:
+        learner_key, key = jax.random.split(key)
+        return _without_actor(algorithm.init(learner_key, hyperparams), _strong(env_params), key)
+
+    def learn(learner: LearnerState, played: Episodes) -> tuple[LearnerState, Metrics]:
+        assert algorithm.learn_from is not None
+        learner, metrics = algorithm.learn_from(learner, played)
+        rows = played.episodic_length.shape[0] * horizon
+        return learner, all_reduce(population_metrics(played, rows) | metrics, axis_name)
+
+    if axis_name is not None:
+        learn = in_order(learn)
+
+    def step(state: AgentState) -> tuple[AgentState, Metrics]:
+        check_state(state)
+        if axis_name is not None:
+            check_axis(axis_name)
+        warn_if_eager(state)
+        own = environment_ids(members if axis_name is None else members // jax.lax.axis_size(axis_name), axis_name)
+        with jax.named_scope("rollout"):
+            played = play_population(algorithm, env, state, own, episodes, horizon)
+        with jax.named_scope("update"):
+            learner, metrics = learn(state.learner, played)
+        return state._replace(learner=learner, iteration=state.iteration + 1), metrics
+
+    return init, step
+
+
+def _without_actor(learner: Any, env_params: PyTree, key: Key) -> AgentState:
+    return AgentState(learner, (), env_params, key, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))  # type: ignore[arg-type]
+
+
 def _host_functions(algorithm: Algorithm, env: HostEnv) -> tuple[Callable[..., AgentState], Callable[..., Any]]:
     @jax.jit
     def init(key: Key, hyperparams: Any, env_params: PyTree) -> AgentState:
         learner_key, _, key = jax.random.split(key, 3)
-        learner = algorithm.init(learner_key, hyperparams)
-        return AgentState(learner, (), env_params, key, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))  # type: ignore[arg-type]
+        return _without_actor(algorithm.init(learner_key, hyperparams), env_params, key)
 
     def step(state: AgentState) -> tuple[AgentState, Metrics]:
         raise RuntimeError(

@@ -10,10 +10,13 @@ from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Muncha
 from jaxrl.algorithms.common.quantile_critics import Quantiles
 from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature
 from jaxrl.algorithms.common.value_rescaling import Rescale
+from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise
+from jaxrl.evolution.strategies import ARS, OpenAI
 from jaxrl.exploration.options import OU, Gaussian, Noisy, Spread
 from jaxrl.replay.options import Episode, Final, Future, Prioritized, Sequence, Uniform
 
 __all__ = [
+    "ARS",
     "C51",
     "IQN",
     "OU",
@@ -29,14 +32,18 @@ __all__ = [
     "Greedy",
     "KLPenalty",
     "LearnedTemperature",
+    "LowRankNoise",
     "Munchausen",
     "Noisy",
+    "NormalNoise",
+    "OpenAI",
     "Optimistic",
     "Prioritized",
     "Quantiles",
     "Rescale",
     "Scalar",
     "Sequence",
+    "SignNoise",
     "Spread",
     "Uniform",
 ]

@@ -43,7 +43,10 @@ def env_axes(agent: Agent, state: AgentState) -> AgentState:
     Raises:
       ValueError: the size of a declared axis differs from the number of environments.
     """
-    env, num_envs = check_pure(agent, "env_axes"), state.actor.done.shape[0]
+    env = check_pure(agent, "env_axes")
+    if agent.episodes:  # all devices play the same episodes, with members of their own
+        return jax.tree.map(lambda x: -1, state)
+    num_envs = state.actor.done.shape[0]
     params = jax.tree.map(lambda a: -1 if a is None else a, params_axes(env, state.env_params), is_leaf=lambda a: a is None)
     axes = declared_axes(state)._replace(env_params=params)
 
@@ -301,8 +304,9 @@ def check_devices(agent: Agent, num_devices: int) -> None:
 
 def _shares(agent: Agent, num_devices: int) -> dict[str, Any]:
     """Return one device's share of the sizes that are totals over all devices."""
-    settings = {"num_envs": agent.num_envs, **agent.spec.get("settings", {})}
-    sizes = {name: settings[name] for name in ("num_envs", "batch_size") if name in settings}
+    environments = {"members": agent.num_envs // agent.episodes} if agent.episodes else {"num_envs": agent.num_envs}
+    settings = {**environments, **agent.spec.get("settings", {})}
+    sizes = {name: settings[name] for name in (*environments, "batch_size") if name in settings}
     for name, size in sizes.items():
         if size % num_devices:
             raise ValueError(f"{name}={size} must be a multiple of the number of devices, {num_devices}")

@@ -34,7 +34,7 @@ class Entry(NamedTuple):
     actions: tuple[str, ...]
     """Kinds of action spaces that the algorithm supports."""
     family: str
-    """``on-policy`` or ``replay``."""
+    """``on-policy``, ``replay`` or ``evolution``."""
     memory: bool
     """Recurrent models are supported."""
     paper: Paper | None
@@ -222,6 +222,17 @@ ALGORITHMS = {
             module="jaxrl.algorithms.ddpg",
             network="deterministic_policy",
         ),
+        Entry(
+            "es",
+            "ES",
+            "evolution strategies, and augmented random search",
+            actions=("Discrete", "MultiDiscrete", "Box"),
+            family="evolution",
+            memory=True,
+            paper=Paper("Salimans et al.", 2017, "arXiv:1703.03864"),
+            module="jaxrl.algorithms.es",
+            network="greedy_policy",
+        ),
     )
 }
 
@@ -241,6 +252,8 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "per": ("dqn", "--replay prioritized"),
     "apex": ("dqn", "--replay prioritized --exploration spread --scheme apex"),
     "apexdqn": ("dqn", "--replay prioritized --exploration spread --scheme apex"),
+    "openaies": ("es", ""),
+    "ars": ("es", "--strategy ars"),
     "drqn": ("r2d2", ""),
     "ppo2": ("ppo", ""),
     "ppocontinuous": ("ppo", ""),

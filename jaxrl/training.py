@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxrl.agent import check_agent, with_total_steps
 from jaxrl.metrics import identity, merge, only_if
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
-from jaxrl.rollout.autoreset import StepOutcome
-from jaxrl.rollout.collect import advance, init_actor
+from jaxrl.rollout.play import Evaluation, Progress, play_row, start_episodes
 from jaxrl.settings.aliases import suggest_keywords
 from jaxrl.settings.validation import check_count, merge_hyperparams
 from jaxrl.spaces.trees import same_shapes
@@ -173,36 +172,10 @@ def check_pure(agent: Agent, caller: str) -> Env:
     return agent.env
 
 
-class Evaluation(NamedTuple):
-    """Results of one episode per environment, [num_episodes]: raw, undiscounted rewards."""
-
-    episodic_return: Array
-    """f32"""
-    episodic_length: Array
-    """i32"""
-    finished: Array
-    """bool: False for an episode stopped at the step limit; its return up to there counts."""
-
-    def after(self, row: StepOutcome) -> Evaluation:
-        """Return the results of each environment's first episode after one more row, for NumPy or JAX arrays."""
-        where = self.finished.__array_namespace__().where
-        return Evaluation(
-            where(self.finished, self.episodic_return, row.episode.episodic_return),
-            where(self.finished, self.episodic_length, row.episode.episodic_length),
-            self.finished | row.done,
-        )
-
-
 def check_episodes(num_episodes: int, max_steps: int | None) -> tuple[int, int | None]:
     """Return both as integers; raise an error unless they are positive."""
     num_episodes = check_count("num_episodes", num_episodes, at_most=MAX_EPISODES)
     return num_episodes, None if max_steps is None else check_count("max_steps", max_steps)
-
-
-class _Progress(NamedTuple):
-    actor: Any
-    result: Evaluation
-    time: Array
 
 
 def evaluate_pure(
@@ -227,20 +200,13 @@ def evaluate_pure(
     env_id = jnp.arange(num_episodes, dtype=jnp.int32)
     reset_key, key = jax.random.split(key)
 
-    def body(progress: _Progress) -> _Progress:
-        actor, result, time = progress
-        act_key, step_key, reset_key = jax.random.split(jax.random.fold_in(key, time), 3)
-        carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
-        actor, outcome = advance(env, actor, carry, action, env_params, env_id, step_key, reset_key)
-        result = result.after(outcome)
-        # No resets: an environment whose episode has finished idles until the others finish.
-        actor = actor._replace(done=jnp.zeros_like(actor.done))
-        return _Progress(actor, result, time + 1)
+    def row(at: tuple[Progress, Array]) -> tuple[Progress, Array]:
+        progress, time = at
+        row_key = jax.random.fold_in(key, time)
+        return play_row(algorithm, env, policy, progress, env_id, row_key, env_params, explore=explore), time + 1
 
-    actor = init_actor(algorithm, env, reset_key, env_id, env_params)
-    nothing = Evaluation(*actor.episode, jnp.zeros(num_episodes, bool))
-    start = _Progress(actor, nothing, jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(lambda p: (~p.result.finished).any() & (p.time < limit), body, start).result
+    start = start_episodes(algorithm, env, reset_key, env_id, env_params), jnp.zeros((), jnp.int32)
+    return jax.lax.while_loop(lambda at: (~at[0].result.finished).any() & (at[1] < limit), row, start)[0].result
 
 
 def policy_of(agent: Agent, policy_or_state: Any) -> Policy:

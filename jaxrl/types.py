@@ -235,6 +235,28 @@ class Rollout(NamedTuple):
     """[T, B, ...]: ``info`` of the environments, for every row; undefined where ``valid`` is False."""
 
 
+class Episodes(NamedTuple):
+    """Input of a learner whose algorithm has ``members``: whole episodes of a population, B in all, and no rows.
+
+    Each member played the same number of episodes. They are ordered by member, and those of a member by episode.
+    """
+
+    episodic_return: Array
+    """f32[B]: sum of raw rewards."""
+    episodic_length: Array
+    """i32[B]: number of rows."""
+    finished: Array
+    """bool[B]: False for an episode stopped at a limit; its return up to there counts."""
+    member: Array
+    """i32[B]: numbers of the members, over all devices."""
+    version: Array
+    """i32[B]: ``Policy.version`` of the population that they belong to."""
+    moments: PyTree = ()
+    """[B, ...]: moments of the observations of each episode, to update ``Policy.statistics``; () without statistics."""
+    info: dict[str, Array] = {}
+    """[B, ...]: further numbers of the episodes."""
+
+
 class Mean(NamedTuple):
     """A weighted mean as sum and count: parts combine by addition, and the ratio is taken on the host.
 
@@ -435,6 +457,14 @@ class Algorithm(NamedTuple):
     does not restore their arrays. With host environments their arrays are donated to each ``update`` and ``observe``, so a
     ``Policy`` must not hold them. If a NamedTuple within these fields also has other arrays, such as priorities, it lists its
     fields of rows in a property ``row_fields``; then only those arrays are meant."""
+    members: Callable[[Policy, Array], Policy] | None = None
+    """Only in evolution: return the policy of one member of the population, given its number, i32[]. It is called once for all
+    episodes of the member, which ``act`` then plays without exploration."""
+    learn_from: Callable[[Any, Episodes], tuple[Any, Metrics]] | None = None
+    """Only with ``members``, in place of ``update``: learn from the episodes of all members, or of this device's share."""
+    remaining_rows: Callable[[Any], Array] | None = None
+    """Only with ``members``: number of rows that may still be played, i32[]. If it is 0, no episodes are played, and
+    ``learn_from`` returns the same learner."""
     tolerates_lag: bool = False
     """``update`` is correct for rollouts of parameters that are a few updates old, because rows come from replay or because the
     algorithm corrects for the probabilities with which actions were drawn."""
@@ -514,10 +544,13 @@ class Agent(NamedTuple):
     """Default hyperparameters: a NamedTuple of numbers."""
     schedules: Mapping[str, Callable[[Array], Array]] = {}
     """Hyperparameter -> function of the iteration that returns a factor on it."""
+    episodes: int = 0
+    """Episodes of each member of a population, whose ``num_envs`` environments play whole episodes of at most ``rollout_length``
+    rows. 0 for algorithms that learn from rollouts."""
 
     @property
     def steps_per_iteration(self) -> int:
-        """Number of rows per ``step``, over all environments and devices."""
+        """Number of rows per ``step``, over all environments and devices; for a population the largest number."""
         return self.num_envs * self.rollout_length
 
 

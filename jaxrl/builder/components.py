@@ -22,6 +22,7 @@ from gymnasium import spaces
 from jaxrl import models
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.distributions import Categorical, MultiCategorical, Normal, TanhNormal
+from jaxrl.evolution.noise import LowRankNoise
 from jaxrl.intrinsic import Intrinsic, IntrinsicFn
 from jaxrl.models import ActorCriticOutput
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
@@ -299,6 +300,35 @@ def _policies(action_space: spaces.Space) -> tuple[tuple[type, ...], tuple[int, 
     if isinstance(action_space, spaces.MultiDiscrete):
         return (MultiCategorical,), (action_space.nvec.size, int(action_space.nvec.max()))
     return (Categorical,), (int(action_space.n),)  # type: ignore[attr-defined]
+
+
+def check_greedy_policy(model: Any, output: PyTree, action_space: spaces.Space) -> None:
+    """Raise TypeError unless ``output``, the shapes for a batch of one, chooses one of these actions."""
+    (kinds, size), chosen = _policies(action_space), output
+    if isinstance(action_space, spaces.Box):
+        fits, expected = getattr(output, "shape", None) == (1, *size), f"actions f32[batch, {size[0]}] for {action_space}"
+    else:
+        fits = isinstance(output, kinds) and chosen[0].shape == (1, *size)
+        expected = f"a {kinds[0].__name__} of size {size[0] if len(size) == 1 else size} for {action_space}"
+    if not fits:
+        raise TypeError(f"model={show(model)} must give {expected}; for a batch of one it gives {show_shapes(output)}")
+
+
+def check_low_rank(model: Any, network: Model, env: Env | HostEnv, noise: LowRankNoise) -> None:
+    """Raise TypeError unless the network's dense layers take a ``LowRankKernel``."""
+
+    def first_output() -> Any:
+        inputs, key = example_input(env.observation_space, env.action_space), jax.random.key(0)
+        params = noise.member(key, jnp.zeros((), jnp.int32), network.init(key, inputs), jnp.ones(()))
+        return network.apply(params, network.initial_carry(1), inputs)
+
+    try:
+        jax.eval_shape(first_output)
+    except Exception as error:
+        raise TypeError(
+            f"noise='low_rank' needs the dense layers of jaxrl's networks, and model={show(model)} fails with "
+            f"{reason(error)}: use noise='normal'"
+        ) from error
 
 
 def check_q_values(model: Any, output: PyTree, action_space: Any) -> None:

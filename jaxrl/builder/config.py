@@ -5,21 +5,34 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from jaxrl.optimize import OptimizerFn, clipped_adam
 from jaxrl.replay.options import Episode, Final, Future, Prioritized, Uniform
 from jaxrl.settings.validation import Count, CountOrZero, Positive, added
 
 
-@dataclasses.dataclass(frozen=True)
-class RolloutConfig:
-    """Structural settings, which determine shapes or control flow. Counts are global, over all devices."""
+class AgentConfig:
+    """Base of structural settings, which determine shapes or control flow. Counts are global, over all devices."""
 
-    num_envs: Count = 8
-    """Number of environments stepped in parallel."""
-    rollout_length: Count = 64
-    """Rows per environment in an iteration."""
-    anneal: bool = True
-    """Anneal the learning rate linearly to 0 at ``total_steps``. There is no annealing if ``total_steps`` is unknown, or if
-    ``schedules`` has an entry for the learning rate."""
+    # Properties, so that they are not settings of every algorithm.
+    @property
+    def num_envs(self) -> int:
+        """Number of environments stepped in parallel."""
+        raise NotImplementedError
+
+    @property
+    def rollout_length(self) -> int:
+        """Rows per environment in an iteration."""
+        raise NotImplementedError
+
+    @property
+    def anneal(self) -> bool:
+        """Anneal the learning rate linearly to 0 at ``total_steps``."""
+        raise NotImplementedError
+
+    @property
+    def episodes(self) -> int:
+        """Episodes per member of a population; 0 without one."""
+        return 0
 
     @property
     def steps_per_iteration(self) -> int:
@@ -34,6 +47,11 @@ class RolloutConfig:
         """Return the function of the spaces that makes the network for these settings; here ``default``, the algorithm's own."""
         return default
 
+    @property
+    def optimizer(self) -> OptimizerFn:
+        """The default optimiser."""
+        return clipped_adam
+
     def check(self, *, recurrent: bool = False) -> None:
         """Check that the sizes fit together; each is in its own range already. Subclasses check their own settings after these.
 
@@ -43,6 +61,21 @@ class RolloutConfig:
         Raises:
           ValueError: the sizes do not fit together.
         """
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutConfig(AgentConfig):
+    """Structural settings of algorithms that learn from rollouts."""
+
+    num_envs: Count = 8
+    """Number of environments stepped in parallel."""
+    rollout_length: Count = 64
+    """Rows per environment in an iteration."""
+    anneal: bool = True
+    """Anneal the learning rate linearly to 0 at ``total_steps``. There is no annealing if ``total_steps`` is unknown, or if
+    ``schedules`` has an entry for the learning rate."""
+
+    def check(self, *, recurrent: bool = False) -> None:
         if self.steps_per_iteration >= 2**31:
             raise ValueError(
                 f"num_envs={self.num_envs} * rollout_length={self.rollout_length} is {self.steps_per_iteration} rows per "

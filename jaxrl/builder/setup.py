@@ -33,7 +33,7 @@ from jaxrl.builder.components import (
     show,
     with_arguments,
 )
-from jaxrl.builder.config import RolloutConfig
+from jaxrl.builder.config import AgentConfig
 from jaxrl.builder.settings import check_scheduled, split_settings
 from jaxrl.builder.spec import agent_spec, brief
 from jaxrl.distributions import Distribution, sample_each
@@ -71,7 +71,7 @@ from jaxrl.types import (
 )
 from jaxrl.xla.fast_random import fold_in
 
-C = TypeVar("C", bound=RolloutConfig)
+C = TypeVar("C", bound=AgentConfig)
 L = TypeVar("L", bound=LearnerState)
 
 
@@ -187,6 +187,8 @@ class AlgorithmSetup(Generic[C]):
         bound: dict[str, Any] = {name: partial(function, self) for name, function in {**shared, **functions}.items()}
         if "learn" in bound:
             bound["update"] = lambda learner, rollout: bound["learn"](bound["observe"](learner, rollout))
+        if "learn_from" in bound:
+            bound["update"] = _learns_from_episodes
         if "gradients" in bound:
             bound["update"] = partial(update_by_gradient, bound)
         algorithm = Algorithm(
@@ -218,6 +220,12 @@ def update_by_gradient(functions: Mapping[str, Callable[..., Any]], learner: Any
     if "observe" in functions:
         learner = functions["observe"](learner, rollout)
     return functions["apply"](learner, gradient), metrics
+
+
+def _learns_from_episodes(learner: Any, rollout: Rollout) -> Any:
+    raise TypeError(
+        "this algorithm learns from the episodes of a population, not from rollouts: use learn_from(learner, episodes)"
+    )
 
 
 def apply(setup: AlgorithmSetup[Any], learner: Any, gradient: PyTree) -> Any:
@@ -270,6 +278,7 @@ class PreparedAgent(Generic[C]):
             spec=self.spec,
             axis_name=self.setup.axis_name,
             schedules=self.setup.schedules,
+            episodes=config.episodes,
         )
 
     def _check_parts(self, algorithm: Algorithm, batch: Any) -> None:
@@ -334,7 +343,8 @@ def prepare(
     structure.check(recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)
     check_scheduled(structure, factors)
-    optimizer, unread = resolve_optimizer(parts["optimizer"], model, bound, data, hyperparams(), [*factors])
+    chosen = parts["optimizer"] or structure.optimizer
+    optimizer, unread = resolve_optimizer(chosen, model, bound, data, hyperparams(), [*factors])
     both_spaces = (bound.observation_space, bound.action_space)
     setup = AlgorithmSetup(*both_spaces, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"])
     if "extra_losses" in parts:

@@ -8,66 +8,168 @@ strategies").
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxrl.settings.aliases import unknown
+from jaxrl.settings.options import Option, option
+from jaxrl.settings.validation import Count
 from jaxrl.types import Array, Key, PyTree
+from jaxrl.xla.collectives import varying
 from jaxrl.xla.fast_random import bits, fold_in, normal
-
-NoiseKind = Literal["normal", "sign"]
-"""Distribution of the noise: standard normal; or +1 and -1 with equal probability (Rademacher), which other languages reproduce
-to the bit."""
+from jaxrl.xla.platforms import on_cpu
 
 WORD = 32
 """Bits of a word of random bits."""
 
 
-def pair_noise(kind: NoiseKind, key: Key, pair: Array, size: int) -> Array:
-    """Draw the noise of the first member of a pair, f32[size], with mean 0 and variance 1.
+class Noise(Option):
+    """Distribution of the noise, with mean 0 and variance 1 for each parameter."""
 
-    Args:
-      kind: its distribution.
-      key: key of the generation.
-      pair: number of the pair, i32[].
-      size: number of parameters.
+    def draw(self, key: Key, pair: Array, size: int) -> Array:
+        """Draw the noise of the first member of a pair, f32[size].
 
-    "sign" has the value +1 where bit j mod 32 of word j // 32 is 0, and else -1. Word w is the exclusive or of the two words of
+        Args:
+          key: key of the generation.
+          pair: number of the pair, i32[].
+        """
+        raise NotImplementedError
+
+    def member(self, key: Key, member: Array, params: PyTree, sigma: Array) -> PyTree:
+        """Return the parameters of a member: ``params`` plus ``sigma`` times its noise.
+
+        Args:
+          key: key of the generation.
+          member: number of the member, i32[].
+          params: mean of the population.
+          sigma: standard deviation, f32[].
+        """
+        mean, unravel = ravel_pytree(params)
+        return unravel(mean + _signed(member, sigma) * self.draw(key, member // 2, mean.size))
+
+    def weighted(self, key: Key, pairs: Array, weights: Array, params: PyTree) -> PyTree:
+        """Return the sum of weight times noise over the first members of some pairs, with the structure of ``params``.
+
+        Args:
+          pairs: numbers of the pairs, i32[P].
+          weights: f32[P].
+        """
+        mean, unravel = ravel_pytree(params)
+        return unravel(weights @ jax.vmap(lambda pair: self.draw(key, pair, mean.size))(pairs))
+
+
+@option("normal")
+class NormalNoise(Noise):
+    """Standard normal noise (Salimans et al. 2017)."""
+
+    def draw(self, key: Key, pair: Array, size: int) -> Array:
+        return normal(fold_in(key, pair), (size,))
+
+
+@option("sign")
+class SignNoise(Noise):
+    """+1 or −1 with equal probability (Rademacher; Spall 1992), which any language reproduces to the bit.
+
+    The value is +1 where bit j mod 32 of word j // 32 is 0, and else −1. Word w is the exclusive or of the two words of
     Threefry-2x32 with the key ``fold_in(key, pair)`` and the counter (0, w).
-
-    Raises:
-      ValueError: ``kind`` is unknown.
     """
-    own = fold_in(key, pair)
-    if kind == "normal":
-        return normal(own, (size,))
-    if kind == "sign":
-        words = bits(own, (-(-size // WORD),), jnp.uint32)
+
+    def draw(self, key: Key, pair: Array, size: int) -> Array:
+        words = bits(fold_in(key, pair), (-(-size // WORD),), jnp.uint32)
         negative = (words[:, None] >> jnp.arange(WORD, dtype=jnp.uint32)) & 1
         return 1.0 - 2.0 * negative.ravel()[:size].astype(jnp.float32)
-    raise unknown("noise", kind, get_args(NoiseKind))
 
 
-def member_params(kind: NoiseKind, key: Key, member: Array, params: PyTree, sigma: Array) -> PyTree:
-    """Return the parameters of a member: ``params`` plus ``sigma`` times its noise.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class LowRankKernel:
+    """Kernel f32[n, m] of a dense layer plus the product of two narrow matrices, which is never computed.
 
-    Args:
-      kind, key: as in ``pair_noise``.
-      member: number of the member, i32[].
-      params: mean of the population.
-      sigma: standard deviation, f32[].
+    All members share ``kernel``, so that their products with it are one.
     """
-    mean, unravel = ravel_pytree(params)
-    noise = pair_noise(kind, key, member // 2, mean.size)
-    return unravel(mean + jnp.where(member % 2 == 0, sigma, -sigma) * noise)
+
+    kernel: Array
+    left: Array
+    """f32[n, r]"""
+    right: Array
+    """f32[m, r]"""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.kernel.shape
 
 
-def weighted_noise(
-    kind: NoiseKind, key: Key, weights: Array, params: PyTree, *, first: int | Array = 0, chunk: int = 8
-) -> PyTree:
+@option("low_rank")
+class LowRankNoise(Noise):
+    """For the kernels of dense layers, a·bᵀ / √rank with standard normal a and b, and standard normal noise for all other
+    parameters (Sarkar et al. 2025, "Evolution strategies at the hyperscale", section 4).
+
+    A population's forward pass shares the products with the unperturbed kernels, so it needs the built-in networks.
+    """
+
+    rank: Count = 1
+
+    def draws(self, key: Key, pair: Array, leaves: list[tuple[Any, Array]]) -> list[Any]:
+        """Draw the noise of each leaf: an array, or for a kernel the pair (a, b)."""
+        sizes = [self.rank * sum(x.shape) if is_kernel(path, x) else x.size for path, x in leaves]
+        drawn = jnp.split(normal(fold_in(key, pair), (sum(sizes),)), list(itertools.accumulate(sizes))[:-1])
+
+        def shaped(path: Any, x: Array, noise: Array) -> Any:
+            if not is_kernel(path, x):
+                return noise.reshape(x.shape)
+            both = noise.reshape(-1, self.rank)
+            return both[: x.shape[0]], both[x.shape[0] :]
+
+        return [shaped(path, x, noise) for (path, x), noise in zip(leaves, drawn, strict=True)]
+
+    def member(self, key: Key, member: Array, params: PyTree, sigma: Array) -> PyTree:
+        leaves, structure = jax.tree.flatten_with_path(params)
+        sigma, scale = _signed(member, sigma), 1 / math.sqrt(self.rank)
+
+        def perturbed(mean: Array, noise: Any) -> Any:
+            if isinstance(noise, tuple):
+                return LowRankKernel(mean, noise[0], noise[1] * (sigma * scale))
+            return mean + sigma * noise
+
+        drawn = self.draws(key, member // 2, leaves)
+        return structure.unflatten([perturbed(x, noise) for (_, x), noise in zip(leaves, drawn, strict=True)])
+
+    def weighted(self, key: Key, pairs: Array, weights: Array, params: PyTree) -> PyTree:
+        leaves, structure = jax.tree.flatten_with_path(params)
+
+        def total(noise: Any) -> Array:
+            if isinstance(noise, tuple):
+                left, right = noise
+                return jnp.einsum("p,pnr,pmr->nm", weights, left, right) / math.sqrt(self.rank)
+            return jnp.tensordot(weights, noise, 1)
+
+        drawn = jax.vmap(lambda pair: self.draws(key, pair, leaves))(pairs)
+        return structure.unflatten([total(noise) for noise in drawn])
+
+
+def is_kernel(path: Any, x: Array) -> bool:
+    """Return whether a leaf of a flax network's parameters is the kernel of a dense layer."""
+    return x.ndim == 2 and getattr(path[-1], "key", None) == "kernel" if path else False
+
+
+def _signed(member: Array, sigma: Array) -> Array:
+    return jnp.where(member % 2 == 0, sigma, -sigma)
+
+
+# ------------------------------------------------------------------------------------------------------------------------ sums
+
+BLOCKS = 8
+"""Parts of the sum of noise, which are then added in order. So it is the same to the bit on 1, 2, 4 or 8 devices."""
+CHUNK = 8
+"""Pairs whose noise is in memory at once."""
+
+
+def weighted_noise(noise: Noise, key: Key, weights: Array, params: PyTree, axis_name: str | None = None) -> PyTree:
     """Compute the sum over members of weight times noise, without the noise of all of them in memory.
 
     With shaped fitness F as weights, and divided by N · σ, this estimates the gradient of the expected fitness with respect to
@@ -75,28 +177,55 @@ def weighted_noise(
     learning", equation 1).
 
     Args:
-      kind, key: as in ``pair_noise``.
-      weights: weights of the members ``first``, ``first`` + 1, …, f32[N]; N and ``first`` are even.
+      noise: distribution of the noise.
+      key: key of the generation.
+      weights: weights of all members, f32[N], the same on all devices; N is even.
       params: parameters, whose structure the result has.
-      chunk: number of pairs whose noise is drawn at once.
+      axis_name: device axis over which the work is divided. The result is the same on all devices.
 
     Raises:
-      ValueError: N is odd.
+      ValueError: N is odd, or the devices cannot have equal shares.
     """
-    mean, unravel = ravel_pytree(params)
     if weights.shape[0] % 2:
         raise ValueError(f"weights of {weights.shape[0]} members must be an even number of them: members are pairs")
     differences = weights[0::2] - weights[1::2]
-    pairs = jnp.arange(differences.shape[0]) + jnp.asarray(first) // 2
+    number, devices = differences.shape[0], 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    if number % devices:
+        raise ValueError(f"{2 * number} members cannot be divided among {devices} devices: use a multiple of {2 * devices}")
+    blocks = math.lcm(math.gcd(number, BLOCKS), devices)
+    blocks = blocks if number % blocks == 0 else devices
+    parts = jnp.arange(number).reshape(blocks, -1), differences.reshape(blocks, -1)
+    if axis_name is not None:
+        share, params = blocks // devices, varying(params, axis_name)
+        first = jax.lax.axis_index(axis_name) * share
+        parts = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, share), parts)
+    sums = jax.lax.map(lambda part: _sum_in_chunks(noise, key, part, params), parts)
+    return jax.tree.map(lambda x: x.sum(0), gathered(sums, blocks, axis_name))
 
-    def term(pair_and_weight: Any) -> Array:
-        pair, weight = pair_and_weight
-        return weight * pair_noise(kind, key, pair, mean.size)
 
-    def add(total: Array, part: Any) -> tuple[Array, None]:
-        return total + jax.vmap(term)(part).sum(0), None
+def gathered(parts: PyTree, size: int, axis_name: str | None) -> PyTree:
+    """Gather arrays from all devices of an axis along their leading axis, whose total size is ``size``.
 
-    whole = differences.shape[0] // chunk * chunk
-    split = jax.tree.map(lambda x: x[:whole].reshape(-1, chunk, *x.shape[1:]), (pairs, differences))
-    total, _ = jax.lax.scan(add, jnp.zeros_like(mean), split)
-    return unravel(add(total, (pairs[whole:], differences[whole:]))[0] if whole < differences.shape[0] else total)
+    The result has the same bits for any number of devices, and so has all that is computed from it.
+    """
+    if axis_name is not None:
+
+        def placed(x: Array) -> Array:
+            whole = varying(jnp.zeros((size, *x.shape[1:]), x.dtype), axis_name)
+            return jax.lax.dynamic_update_slice_in_dim(whole, x, jax.lax.axis_index(axis_name) * x.shape[0], 0)
+
+        parts = jax.lax.psum(jax.tree.map(placed, parts), axis_name)  # each number plus zeros, which changes no bit
+    # XLA would fuse a sum of the parts with their computation, and then add in an order that depends on it.
+    return on_cpu(parts, cpu=jax.lax.optimization_barrier, default=lambda parts: parts)
+
+
+def _sum_in_chunks(noise: Noise, key: Key, pairs_and_weights: tuple[Array, Array], params: PyTree) -> PyTree:
+    """Sum over pairs, i32[P] and f32[P], one chunk after another."""
+    size = math.gcd(len(pairs_and_weights[0]), CHUNK)
+    pairs, weights = (x.reshape(-1, size) for x in pairs_and_weights)
+
+    def add(total: PyTree, part: tuple[Array, Array]) -> tuple[PyTree, None]:
+        return jax.tree.map(jnp.add, total, noise.weighted(key, part[0], part[1], params)), None
+
+    first = noise.weighted(key, pairs[0], weights[0], params)  # zeros would be typed as equal on all devices
+    return jax.lax.scan(add, first, (pairs[1:], weights[1:]))[0]

@@ -12,14 +12,22 @@ from functools import partial
 from gymnasium import spaces
 
 from jaxrl.models.batch_renorm import BatchRenorm
-from jaxrl.models.config import ActorCriticConfig, QNetworkConfig, configured_by
+from jaxrl.models.config import ActorCriticConfig, GreedyPolicyConfig, QNetworkConfig, configured_by
 from jaxrl.models.control import action_value, deterministic_policy, policy_network
 from jaxrl.models.cores import CORES, recurrent
 from jaxrl.models.encoders import MLP, encode_space, split_mask
 from jaxrl.models.heads import ActorCriticOutput, PolicyHead
 from jaxrl.models.images import ImpalaCNN, MinAtarCNN, NatureCNN, board_convolution
 from jaxrl.models.initialisers import ACTIVATIONS, OrthogonalKernel, dense, drawn_at_once, orthogonal, polar
-from jaxrl.models.networks import ActorCritic, QNetwork, RecurrentActorCritic, RecurrentQNetwork, SeparateActorCritic
+from jaxrl.models.networks import (
+    ActorCritic,
+    GreedyPolicy,
+    QNetwork,
+    RecurrentActorCritic,
+    RecurrentGreedyPolicy,
+    RecurrentQNetwork,
+    SeparateActorCritic,
+)
 from jaxrl.models.settings import make_network
 from jaxrl.models.values import QuantileOutput, value_network
 from jaxrl.models.wrap import from_linen, from_nnx
@@ -47,6 +55,7 @@ __all__ = [
     "encode_space",
     "from_linen",
     "from_nnx",
+    "greedy_policy",
     "orthogonal",
     "polar",
     "policy_network",
@@ -97,3 +106,26 @@ def q_network(observation_space: spaces.Space, action_space: spaces.Space, confi
     if config.core is None:
         return from_linen(QNetwork(network, action_space))
     return recurrent(RecurrentQNetwork(network, action_space), partial(CORES[config.core].initial_carry, config.core_size))
+
+
+@component("model")
+@configured_by(GreedyPolicyConfig)
+def greedy_policy(observation_space: spaces.Space, action_space: spaces.Space, config: GreedyPolicyConfig) -> Model:
+    """Build a policy without exploration.
+
+    For a Box, outputs are actions f32[..., d], in [−1, 1] if the space is bounded; the algorithm scales them to the bounds. For
+    a Discrete or MultiDiscrete space, outputs are a ``Categorical`` or ``MultiCategorical``, whose mode is the action.
+
+    Args:
+      action_space: Discrete, MultiDiscrete or Box.
+    """
+    if not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete | spaces.Box):
+        raise TypeError(f"action_space is {action_space}: greedy_policy needs a Discrete, MultiDiscrete or Box space")
+    bounded = isinstance(action_space, spaces.Box) and action_space.is_bounded()
+    if config.squash and not bounded:
+        raise ValueError(f"squash=True needs a Box with bounds on all sides, but action_space is {action_space}: leave it out")
+    network, squash = make_network(observation_space, config, activation="tanh"), bool(config.squash)
+    if config.core is None:
+        return from_linen(GreedyPolicy(network, action_space, squash))
+    carry = partial(CORES[config.core].initial_carry, config.core_size)
+    return recurrent(RecurrentGreedyPolicy(network, action_space, squash), carry)

@@ -102,6 +102,18 @@ class ActorCriticConfig(CoreConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GreedyPolicyConfig(CoreConfig):
+    """Keywords of ``greedy_policy``.
+
+    Args:
+      activation: "tanh", "relu", "elu" or "silu", also in convolutions. Default: "relu" with an image, else "tanh".
+      squash: for a bounded Box, squash actions into the bounds by tanh instead of clipping them.
+    """
+
+    squash: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class QNetworkConfig(CoreConfig):
     """Keywords of ``q_network``.
 

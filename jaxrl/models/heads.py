@@ -49,6 +49,23 @@ class PolicyHead(nn.Module):
         return TanhNormal(mean, log_std) if self.squash else Normal(mean, log_std)
 
 
+class ActionHead(nn.Module):
+    """Action head: logits for a Discrete or MultiDiscrete space, an action in model units for a Box."""
+
+    action_space: spaces.Space
+    squash: bool
+
+    @nn.compact
+    def __call__(self, x: Array, obs: PyTree) -> Categorical | MultiCategorical | Array:
+        if isinstance(self.action_space, spaces.Discrete):
+            return Categorical(masked(dense(int(self.action_space.n), 0.01, "logits")(x), obs))
+        if isinstance(self.action_space, spaces.MultiDiscrete):
+            nvec = self.action_space.nvec.ravel().tolist()
+            return MultiCategorical.from_flat(masked(dense(sum(nvec), 0.01, "logits")(x), obs), nvec)
+        action = dense(math.prod(self.action_space.shape or ()), 0.01, "action")(x)
+        return jnp.tanh(action) if self.squash else action
+
+
 def masked(logits: Array, obs: PyTree) -> Array:
     """Set ``logits`` (or Q-values), f32[..., n], to ``MASKED`` where the observation's ``action_mask`` is false.
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl.evolution.noise import LowRankKernel
 from jaxrl.models.matmul import dense_layer
 from jaxrl.settings.loadable import component
 from jaxrl.types import Array, Key, PyTree
@@ -107,6 +108,10 @@ class Dense(nn.Dense):
     def __call__(self, inputs: Array) -> Array:
         kernel = self.weights("kernel", self.kernel_init, (inputs.shape[-1], self.features))
         bias = self.weights("bias", self.bias_init, (self.features,)) if self.use_bias else None
+        if isinstance(kernel, LowRankKernel):
+            parts = (inputs, kernel.kernel, bias, kernel.left, kernel.right)
+            x, kernel, bias, left, right = nn.dtypes.promote_dtype(*parts, dtype=self.dtype)
+            return dense_layer(x, kernel, bias) + (x @ left) @ right.T
         return dense_layer(*nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=self.dtype))
 
     def weights(self, name: str, init: Callable[..., Any], shape: tuple[int, ...]) -> Array:

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
+from jaxrl.distributions import Categorical, MultiCategorical
 from jaxrl.models.cores import CORES
-from jaxrl.models.heads import ActorCriticOutput, PolicyHead, masked
+from jaxrl.models.heads import ActionHead, ActorCriticOutput, PolicyHead, masked
 from jaxrl.models.initialisers import dense
 from jaxrl.models.torso import Network, Torso
 from jaxrl.types import Array, PyTree, StepInput
@@ -30,6 +31,19 @@ class ActorCritic(nn.Module):
         features = [Torso(self.network, self.action_space, name=name)(inputs) for name in names]
         policy = PolicyHead(self.action_space, self.squash, name="policy")(features[0], inputs.obs)
         return ActorCriticOutput(policy, dense(1, 1.0, "value")(features[-1])[..., 0])
+
+
+class GreedyPolicy(nn.Module):
+    """Torso → action head."""
+
+    network: Network
+    action_space: spaces.Space
+    squash: bool
+
+    @nn.compact
+    def __call__(self, inputs: StepInput) -> Categorical | MultiCategorical | Array:
+        x = Torso(self.network, self.action_space, name="torso")(inputs)
+        return ActionHead(self.action_space, self.squash, name="head")(x, inputs.obs)
 
 
 class QNetwork(nn.Module):
@@ -79,6 +93,19 @@ class RecurrentActorCritic(RecurrentCore):
 
     def heads(self, hidden: Array, obs: PyTree) -> ActorCriticOutput:
         return ActorCriticOutput(self.policy_head(hidden, obs), self.value_head(hidden)[..., 0])
+
+
+class RecurrentGreedyPolicy(RecurrentCore):
+    """Torso → core → action head."""
+
+    squash: bool
+
+    def setup(self) -> None:
+        super().setup()
+        self.head = ActionHead(self.action_space, self.squash)
+
+    def heads(self, hidden: Array, obs: PyTree) -> Categorical | MultiCategorical | Array:
+        return self.head(hidden, obs)
 
 
 class SeparateActorCritic(nn.Module):

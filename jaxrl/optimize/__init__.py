@@ -46,6 +46,21 @@ def clipped_adam(hyperparams: Any) -> optax.GradientTransformation:
     return optax.chain(_clip_by_global_norm(hyperparams.max_grad_norm), adam)
 
 
+@component("optimizer")
+@elementwise
+def adam(hyperparams: Any) -> optax.GradientTransformation:
+    """Return Adam (Kingma & Ba 2015) at ``learning_rate``, without clipping. ε and β₁ are as in ``clipped_adam``."""
+    eps, b1 = getattr(hyperparams, "adam_eps", 1e-5), getattr(hyperparams, "adam_b1", 0.9)
+    return _adam(hyperparams.learning_rate, eps, b1)
+
+
+@component("optimizer")
+@elementwise
+def sgd(hyperparams: Any) -> optax.GradientTransformation:
+    """Return plain gradient descent at ``learning_rate``."""
+    return optax.sgd(hyperparams.learning_rate)
+
+
 def _adam(learning_rate: Array, eps: Array | float, b1: Array | float, b2: float = 0.999) -> optax.GradientTransformation:
     """optax's Adam with the bias corrections of both moments in one array: apart, each is a separate kernel."""
 

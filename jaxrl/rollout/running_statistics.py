@@ -6,8 +6,8 @@ and then updates them from the valid rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import chex
 import jax
@@ -20,6 +20,7 @@ from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, PyTree, Rollout, StepInput
 
 EPSILON = 1e-8
+T = TypeVar("T")
 
 
 class RunningMoments(NamedTuple):
@@ -52,15 +53,79 @@ def update_moments(moments: RunningMoments, rows: PyTree, where: Array, axis_nam
         keep, x = expand_mask(where, x), x.astype(jnp.float32)
         batch_mean = total(jnp.where(keep, x, 0.0).sum(lead)) / jnp.maximum(count, 1.0)
         batch_square = total(jnp.where(keep, (x - batch_mean) ** 2, 0.0).sum(lead))
-        delta = batch_mean - mean
-        square = variance * moments.count + batch_square + delta**2 * moments.count * count / merged
-        return mean + delta * count / merged, square / merged
+        return _merged(moments.count, mean, variance, count, batch_mean, batch_square)
 
-    rows = jax.tree.map(lambda mean, x: None if mean is None else x, moments.mean, rows, is_leaf=_is_none)
+    rows = without_none(moments.mean, rows)
     means, structure = jax.tree.flatten(moments.mean)
     variances, leaves = (structure.flatten_up_to(tree) for tree in (moments.variance, rows))
     pairs = [update_leaf(mean, variance, x) for mean, variance, x in zip(means, variances, leaves, strict=True)]
-    return RunningMoments(merged, structure.unflatten([m for m, _ in pairs]), structure.unflatten([v for _, v in pairs]))
+    return _unzipped(lambda mean, variance: RunningMoments(merged, mean, variance), structure, pairs)
+
+
+class EpisodeMoments(NamedTuple):
+    """Moments of the rows of each of B episodes so far, which are counted elsewhere; updated row by row (Welford 1962).
+
+    Those of an episode do not depend on which others are in the batch.
+    """
+
+    mean: PyTree
+    """[B, ...]"""
+    square: PyTree
+    """[B, ...]: sums of the squared deviations from the mean."""
+
+    def plus(self, rows: PyTree, count: Array, where: Array) -> EpisodeMoments:
+        """Add a row to each episode, leaves [B, ...], where the mask, bool[B], is true; ``count``, i32[B], includes it."""
+
+        def add(mean: Array, square: Array, x: Array) -> tuple[Array, Array]:
+            keep, delta = expand_mask(where, x), x.astype(jnp.float32) - mean
+            after = mean + delta / expand_mask(jnp.maximum(count, 1).astype(jnp.float32), x)
+            return jnp.where(keep, after, mean), jnp.where(keep, square + delta * (x - after), square)
+
+        leaves, structure = jax.tree.flatten(self.mean)
+        others = [structure.flatten_up_to(tree) for tree in (self.square, without_none(self.mean, rows))]
+        return _unzipped(EpisodeMoments, structure, [add(*each) for each in zip(leaves, *others, strict=True)])
+
+
+def no_rows(moments: RunningMoments, batch_size: int) -> EpisodeMoments:
+    """Return the moments of ``batch_size`` episodes before their first rows."""
+    zeros = jax.tree.map(lambda mean: jnp.zeros((batch_size, *mean.shape)), moments.mean)
+    return EpisodeMoments(zeros, zeros)
+
+
+def add_episodes(moments: RunningMoments, episodes: EpisodeMoments, count: Array) -> RunningMoments:
+    """Update moments with those of episodes of ``count`` rows, i32[B]."""
+    weight = count.astype(jnp.float32)
+    number = weight.sum()
+    merged = moments.count + number
+
+    def update_leaf(mean: Array, variance: Array, of_each: Array, square: Array) -> tuple[Array, Array]:
+        rows = expand_mask(weight, of_each)
+        batch_mean = (rows * of_each).sum(0) / jnp.maximum(number, 1.0)
+        batch_square = (square + rows * (of_each - batch_mean) ** 2).sum(0)
+        return _merged(moments.count, mean, variance, number, batch_mean, batch_square)
+
+    means, structure = jax.tree.flatten(moments.mean)
+    others = [structure.flatten_up_to(tree) for tree in (moments.variance, *episodes)]
+    pairs = [update_leaf(*leaves) for leaves in zip(means, *others, strict=True)]
+    return _unzipped(lambda mean, variance: RunningMoments(merged, mean, variance), structure, pairs)
+
+
+def _merged(
+    count: Array, mean: Array, variance: Array, number: Array, batch_mean: Array, batch_square: Array
+) -> tuple[Array, Array]:
+    """Return ``(mean, variance)`` after ``number`` further rows with this mean and sum of squared deviations from it."""
+    merged, delta = count + number, batch_mean - mean
+    square = variance * count + batch_square + delta**2 * count * number / merged
+    return mean + delta * number / merged, square / merged
+
+
+def _unzipped(make: Callable[[PyTree, PyTree], T], structure: Any, pairs: Sequence[tuple[Array, Array]]) -> T:
+    return make(structure.unflatten([a for a, _ in pairs]), structure.unflatten([b for _, b in pairs]))
+
+
+def without_none(mean: PyTree, rows: PyTree) -> PyTree:
+    """Return ``rows`` with None in place of the leaves that have no moments."""
+    return jax.tree.map(lambda mean, x: None if mean is None else x, mean, rows, is_leaf=_is_none)
 
 
 def _is_none(x: object) -> bool:

@@ -8,6 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
+
+from jaxrl.types import Array
 
 Axes = int | tuple[int | None, ...]
 
@@ -38,3 +41,33 @@ def per_seed(hyperparams: Mapping[str, Any] | None, num_seeds: int) -> dict[str,
         return xp.broadcast_to(xp.asarray(x, xp.float32), (num_seeds,))
 
     return {name: of_all(x) for name, x in (hyperparams or {}).items()}
+
+
+@custom_vmap
+def any_seed(condition: Array) -> Array:
+    """Return ``condition``, bool[]; under ``vmap`` whether it holds for any seed, which is then one value for all.
+
+    In the condition of a ``while_loop``, it makes the loop run until the last seed has finished. Without it, ``vmap`` would
+    select between the old and the new carry of each seed at every step.
+    """
+    return condition
+
+
+@any_seed.def_vmap
+def _of_all(axis_size: int, in_batched: Any, condition: Array) -> tuple[Array, bool]:
+    return any_seed(condition.any(0) if in_batched[0] else condition), False
+
+
+@custom_vmap
+def more_than(number: Array, condition: Array) -> Array:
+    """Return whether ``condition``, bool[], holds for more than ``number``, i32[], of the elements of the innermost ``vmap``.
+
+    It is one value for all of them. For outer axes, it is as ``any_seed``.
+    """
+    return any_seed(condition.astype(jnp.int32) > number)
+
+
+@more_than.def_vmap
+def _of_elements(axis_size: int, in_batched: Any, number: Array, condition: Array) -> tuple[Array, bool]:
+    count = condition.sum(0, jnp.int32) if in_batched[1] else axis_size * condition.astype(jnp.int32)
+    return any_seed(count > number), False

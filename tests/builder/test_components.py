@@ -21,7 +21,15 @@ from jaxrl.rollout.inputs import example_input
 from jaxrl.runtime.logs.run_folder import first_difference, what_counts
 from jaxrl.types import Agent
 from tests.helpers import probes
-from tests.helpers.agents import RECURRENT, SMALL_ACTOR_CRITIC, SMALL_Q_NETWORK, every_builder, small_dqn, small_ppo
+from tests.helpers.agents import (
+    RECURRENT,
+    SMALL_ACTOR_CRITIC,
+    SMALL_Q_NETWORK,
+    every_builder,
+    every_rollout_builder,
+    small_dqn,
+    small_ppo,
+)
 from tests.helpers.networks import shapes_of_a_step
 
 ENV = probes.constant_reward()
@@ -70,7 +78,7 @@ def test_a_ready_transformation_is_not_changed() -> None:
         (lambda hp: None, "it gave NoneType"),
         (lambda hp: optax.adam(hp.lr), "there is no hyperparameter 'lr'. It is called 'learning_rate' here"),
         (lambda hp: optax.lbfgs(hp.learning_rate), "This one fails with TypeError"),
-        (lambda hp: optax.sgd(1e-3 if hp.gamma > 0.5 else 1.0), "This one fails with TracerBoolConversionError"),
+        (lambda hp: optax.sgd(1e-3 if hp.learning_rate > 0.5 else 1.0), "This one fails with TracerBoolConversionError"),
         (optax.GradientTransformation(lambda p: (), lambda g, s, p: (1.0, s)), "they must agree"),
     ],
 )
@@ -82,7 +90,7 @@ def test_an_optimizer_that_fails_says_so_at_the_door(build: Builder, wrong: Any,
     assert "they must agree" in text or "lambda hp: optax.adamw(hp.learning_rate)" in text
 
 
-@every_builder
+@every_rollout_builder
 def test_settings_that_the_optimizer_does_not_look_at_are_refused(build: Builder) -> None:
     with pytest.raises(ValueError, match=r"learning_rate=0.5 has no effect, because optimizer=.* does not use it") as caught:
         build(ENV, optimizer=optax.adamw(1e-3), learning_rate=0.5)
@@ -103,7 +111,7 @@ def test_a_ready_transformation_is_refused_by_name_where_a_spec_is_needed() -> N
     assert jaxrl.build(spec, optimizer=adamw).num_envs == 4
 
 
-@every_builder
+@every_rollout_builder
 def test_a_setting_without_effect_is_left_open(build: Builder) -> None:
     """So the agent can be built again after a default changes. An older run folder stores the number."""
     spec = build("tests.helpers.probes:constant_reward", optimizer=adamw).spec

@@ -174,11 +174,12 @@ def test_changing_the_settings_changes_the_spec() -> None:
 @each_family
 def test_overrides_replace_what_the_spec_says(algorithm: str) -> None:
     agent = small(algorithm, ENV)
-    other = build(agent.spec, num_envs=8, gamma=0.3, env=suited(algorithm, "tests.helpers.probes:discounting"), axis_name="d")
-    assert_same(other, small(algorithm, "tests.helpers.probes:discounting", num_envs=8, gamma=0.3, axis_name="d"))
+    settings: dict[str, Any] = {"learning_rate": 0.3, "anneal": True, "axis_name": "d"}
+    other = build(agent.spec, env=suited(algorithm, "tests.helpers.probes:discounting"), **settings)
+    assert_same(other, small(algorithm, "tests.helpers.probes:discounting", **settings))
     assert agent.spec == small(algorithm, ENV).spec  # the first one has not changed
-    with pytest.raises(TypeError, match="Did you mean 'gamma'"):
-        build(agent.spec, gama=0.3)
+    with pytest.raises(TypeError, match="Did you mean 'learning_rate'"):
+        build(agent.spec, learning_rat=0.3)
 
 
 # ------------------------------------------------------------------------------------------------------------------ unimportable

@@ -21,7 +21,7 @@ from tests.helpers.paths import ROOT
 
 BUILDERS = [
     f"jaxrl.algorithms.{name}:make_{name}"
-    for name in ("a2c", "crossq", "ddpg", "dqn", "impala", "ppo", "pqn", "r2d2", "reinforce", "sac", "td3")
+    for name in ("a2c", "crossq", "ddpg", "dqn", "es", "impala", "ppo", "pqn", "r2d2", "reinforce", "sac", "td3")
 ]
 COMPONENTS = {
     "intrinsic": ["jaxrl.intrinsic:rnd"],
@@ -32,11 +32,17 @@ COMPONENTS = {
         "jaxrl.models:deterministic_policy",
         "jaxrl.models:from_linen",
         "jaxrl.models:from_nnx",
+        "jaxrl.models:greedy_policy",
         "jaxrl.models:policy_network",
         "jaxrl.models:q_network",
         "jaxrl.models:value_network",
     ],
-    "optimizer": ["jaxrl.optimize:clipped_adam", "jaxrl.optimize:clipped_rmsprop"],
+    "optimizer": [
+        "jaxrl.optimize:adam",
+        "jaxrl.optimize:clipped_adam",
+        "jaxrl.optimize:clipped_rmsprop",
+        "jaxrl.optimize:sgd",
+    ],
     "replay": ["jaxrl.replay.uniform:uniform_replay"],
 }
 """Builder keyword -> names that a folder may store there. Arguments of these, and of custom parts, may be one of ``VALUES``."""

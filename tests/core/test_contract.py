@@ -35,6 +35,7 @@ from tests.helpers.agents import (
     assert_new_noise,
     cartpole,
     each_family,
+    each_rollout_family,
     jitted,
     only_noise,
     ppo_first,
@@ -60,13 +61,15 @@ def truncation_agent(algorithm: str, env: Env | HostEnv) -> Agent:
 def values_at_zero(algorithm: str, agent: Agent, learner: Any) -> np.ndarray:
     """Return V (or Q) of the truncation probe's only observation."""
     inputs = first_input(jnp.zeros((1, 1)), agent.env.action_space, 1)
-    return np.asarray(tiny(algorithm).value(agent, learner, inputs))
+    value = tiny(algorithm).value
+    assert value is not None
+    return np.asarray(value(agent, learner, inputs))
 
 
 # ---------------------------------------------------------------------------------------------------------------- fused under jit
 
 
-@each_family
+@each_rollout_family
 def test_fused_truncation_bootstraps(algorithm: str) -> None:
     agent = truncation_agent(algorithm, probes.truncation())
     state, metrics = jax.jit(partial(run_iterations, agent))(agent.init(KEY()), 800)
@@ -128,7 +131,7 @@ def test_a_learning_rate_is_data(algorithm: str) -> None:
     assert any((x != y).any() for x, y in zip(jax.tree.leaves(to_numpy(low)), jax.tree.leaves(to_numpy(high)), strict=True))
 
 
-@each_family
+@each_rollout_family
 def test_seeds_differ_from_the_first_step(algorithm: str) -> None:
     _, states = side_by_side(algorithm)
     first = states[0]
@@ -185,7 +188,7 @@ def test_environment_parameters_are_data() -> None:
 
 
 @pytest.mark.slow
-@each_family
+@each_rollout_family
 def test_host_loop_truncation_bootstraps(algorithm: str) -> None:
     agent = truncation_agent(algorithm, hosted(probes.truncation()))
     learner = HostLearner(agent, HostSampler(agent, 0))

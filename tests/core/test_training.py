@@ -16,9 +16,10 @@ from jaxrl.agent import bind
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import masked_max, masked_mean, merge, scalar, to_floats
 from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.play import Evaluation
 from jaxrl.runtime.evaluation.evaluate import evaluate
 from jaxrl.settings.validation import NonNegative, Unit
-from jaxrl.training import Evaluation, freezing, num_iterations, run_iterations
+from jaxrl.training import freezing, num_iterations, run_iterations
 from jaxrl.types import Agent, AgentState, Algorithm, Env, Policy, Rollout, StepInput, TimeStep
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, run_steps, small_ppo

@@ -9,38 +9,55 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.evolution.noise import member_params, pair_noise, weighted_noise
+from jaxrl.evolution.noise import LowRankKernel, LowRankNoise, Noise, NormalNoise, SignNoise, is_kernel, weighted_noise
 
-KINDS = ["normal", "sign"]
-PARAMS = {"w": jnp.arange(35.0).reshape(5, 7), "b": jnp.ones(2)}
+PARAMS = {"kernel": jnp.arange(35.0).reshape(5, 7), "bias": jnp.ones(2)}
 KEY = jax.random.key(3)
-every_kind: Any = pytest.mark.parametrize("kind", KINDS)
+flat_noise: Any = pytest.mark.parametrize("noise", [NormalNoise(), SignNoise()])
+every_noise: Any = pytest.mark.parametrize("noise", [NormalNoise(), SignNoise(), LowRankNoise(), LowRankNoise(rank=3)])
 
 
-@every_kind
-def test_members_of_a_pair_have_opposite_noise(kind: Any) -> None:
-    one, other = (member_params(kind, KEY, jnp.int32(m), PARAMS, jnp.float32(0.5)) for m in (6, 7))
+def dense(params: Any) -> Any:
+    """Compute the kernels that low-rank ones stand for."""
+    is_low = lambda x: isinstance(x, LowRankKernel)  # noqa: E731
+    return jax.tree.map(lambda x: x.kernel + x.left @ x.right.T if is_low(x) else x, params, is_leaf=is_low)
+
+
+def member_params(noise: Noise, key: Any, member: Any, params: Any, sigma: Any) -> Any:
+    return dense(noise.member(key, member, params, sigma))
+
+
+def noise_of(noise: Noise, key: Any, pair: Any, size: int) -> Any:
+    """Draw the noise of a kernel of this size, flat."""
+    kernel = {"kernel": jnp.zeros((4, size // 4))}
+    return member_params(noise, key, 2 * pair, kernel, jnp.float32(1))["kernel"].ravel()
+
+
+@every_noise
+def test_members_of_a_pair_have_opposite_noise(noise: Noise) -> None:
+    one, other = (member_params(noise, KEY, jnp.int32(m), PARAMS, jnp.float32(0.5)) for m in (6, 7))
     for a, b, mean in zip(*map(jax.tree.leaves, (one, other, PARAMS)), strict=True):
         np.testing.assert_allclose((a + b) / 2, mean, atol=1e-6)
         assert np.abs(a - mean).max() > 0.1
 
 
-@every_kind
-def test_noise_is_new_in_each_pair_and_generation(kind: Any) -> None:
-    drawn = [np.asarray(pair_noise(kind, key, jnp.int32(pair), 64)) for key in (KEY, jax.random.key(4)) for pair in range(3)]
+@every_noise
+def test_noise_is_new_in_each_pair_and_generation(noise: Noise) -> None:
+    drawn = [np.asarray(noise_of(noise, key, jnp.int32(pair), 64)) for key in (KEY, jax.random.key(4)) for pair in range(3)]
     assert len({each.tobytes() for each in drawn}) == 6
 
 
-@every_kind
-def test_moments(kind: Any) -> None:
+@every_noise
+def test_moments(noise: Noise) -> None:
     """Mean 0 and variance 1, and no correlation between parameters or pairs, within 4 standard errors."""
-    noise = np.asarray(jax.vmap(lambda pair: pair_noise(kind, KEY, pair, 40))(jnp.arange(5000)))
+    drawn = np.asarray(jax.vmap(lambda pair: noise_of(noise, KEY, pair, 40))(jnp.arange(5000)))
     error = 1 / np.sqrt(5000)
-    assert np.abs(noise.mean(0)).max() < 4.5 * error
-    covariance = noise.T @ noise / 5000
-    np.testing.assert_allclose(np.diag(covariance), 1, atol=4.5 * error * np.sqrt(2))
-    assert np.abs(covariance - np.diag(np.diag(covariance))).max() < 5 * error
-    assert abs((noise[:-1] * noise[1:]).mean()) < 4.5 / np.sqrt(noise[1:].size)
+    assert np.abs(drawn.mean(0)).max() < 4.5 * error
+    covariance = drawn.T @ drawn / 5000
+    fourth = 9 if isinstance(noise, LowRankNoise) else 3  # at most, of a product of two normal numbers
+    np.testing.assert_allclose(np.diag(covariance), 1, atol=4.5 * error * np.sqrt(fourth - 1))
+    assert np.abs(covariance - np.diag(np.diag(covariance))).max() < 5 * error * np.sqrt(fourth / 3)
+    assert abs((drawn[:-1] * drawn[1:]).mean()) < 4.5 / np.sqrt(drawn[1:].size)
 
 
 def threefry(key: Any, x: int, y: int) -> tuple[int, int]:
@@ -60,40 +77,49 @@ def test_signs_are_those_of_another_language() -> None:
     key = threefry(jax.random.key_data(KEY), 0, pair)
     words = [x ^ y for x, y in (threefry(key, 0, w) for w in range(4))]
     expected = [1.0 - 2 * (words[j // 32] >> j % 32 & 1) for j in range(size)]
-    assert np.asarray(pair_noise("sign", KEY, jnp.int32(pair), size)).tolist() == expected
+    assert np.asarray(SignNoise().draw(KEY, jnp.int32(pair), size)).tolist() == expected
 
 
-@every_kind
-@pytest.mark.parametrize(("number", "chunk", "first"), [(10, 8, 0), (16, 2, 4), (12, 4, 0), (2, 8, 0)])
-def test_sums_are_those_of_all_noise_in_memory(kind: Any, number: int, chunk: int, first: int) -> None:
+@every_noise
+@pytest.mark.parametrize("number", [2, 10, 32, 140])
+def test_sums_are_those_of_all_noise_in_memory(noise: Noise, number: int) -> None:
     weights = jax.random.normal(jax.random.key(1), (number,))
-    members = [
-        member_params(kind, KEY, jnp.int32(first + m), jax.tree.map(jnp.zeros_like, PARAMS), jnp.float32(1))
-        for m in range(number)
-    ]
+    nothing = jax.tree.map(jnp.zeros_like, PARAMS)
+    members = [member_params(noise, KEY, jnp.int32(m), nothing, jnp.float32(1)) for m in range(number)]
     expected = jax.tree.map(lambda *leaves: sum(w * x for w, x in zip(weights, leaves, strict=True)), *members)
-    found = jax.jit(lambda w: weighted_noise(kind, KEY, w, PARAMS, first=first, chunk=chunk))(weights)
+    found = jax.jit(lambda w: weighted_noise(noise, KEY, w, PARAMS))(weights)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), found, expected)
 
 
-def test_an_odd_number_and_an_unknown_kind_are_refused() -> None:
+def test_an_odd_number_of_members_is_refused() -> None:
     with pytest.raises(ValueError, match="weights of 3 members must be an even number"):
-        weighted_noise("normal", KEY, jnp.ones(3), PARAMS)
-    with pytest.raises(ValueError, match="unknown noise 'gauss'"):
-        pair_noise("gauss", KEY, jnp.int32(0), 3)  # type: ignore[arg-type]
+        weighted_noise(NormalNoise(), KEY, jnp.ones(3), PARAMS)
 
 
-@every_kind
-def test_the_gradient_of_a_quadratic_is_unbiased(kind: Any) -> None:
-    """Over 10,000 generations of eight members, within 4 standard errors in each of five parameters."""
-    scales, sigma = jnp.array([1.0, 0.5, 2.0, 0.1, 1.5]), jnp.float32(0.1)
-    theta = jnp.array([1.0, -2.0, 0.5, 3.0, 0.0])
+def test_only_kernels_of_dense_layers_have_low_rank() -> None:
+    layer, convolution = {"kernel": jnp.ones((3, 2)), "bias": jnp.ones(2)}, {"kernel": jnp.ones((2, 2, 3, 4))}
+    params = {"a": layer, "b": convolution, "embedding": jnp.ones((4, 5))}
+    found = {jax.tree_util.keystr(path): is_kernel(path, x) for path, x in jax.tree.leaves_with_path(params)}
+    assert [name for name, is_one in found.items() if is_one] == ["['a']['kernel']"]
+    assert not is_kernel((), jnp.ones((2, 2)))
+
+
+@every_noise
+def test_the_gradient_of_a_quadratic_is_unbiased(noise: Noise) -> None:
+    """Over 10,000 generations of eight members, within 3 standard errors in each of five parameters."""
+    scales = {"kernel": jnp.array([[1.0, 0.5], [2.0, 0.1]]), "bias": jnp.array([1.5])}
+    theta = {"kernel": jnp.array([[1.0, -2.0], [0.5, 3.0]]), "bias": jnp.array([0.3])}
+    sigma = jnp.float32(0.1)
+
+    def fitness(params: Any) -> Any:
+        return -0.5 * sum(jnp.sum(a * x**2) for a, x in zip(*map(jax.tree.leaves, (scales, params)), strict=True))
 
     def estimate(key: Any) -> Any:
-        members = jax.vmap(lambda m: member_params(kind, key, m, theta, sigma))(jnp.arange(8))
-        fitness = -0.5 * jnp.sum(scales * members**2, 1)
-        return weighted_noise(kind, key, fitness, theta) / (8 * sigma)
+        members = jax.vmap(lambda m: member_params(noise, key, m, theta, sigma))(jnp.arange(8))
+        ascent = weighted_noise(noise, key, jax.vmap(fitness)(members), theta)
+        return jax.tree.map(lambda x: x / (8 * sigma), ascent)
 
-    estimates = np.asarray(jax.jit(jax.vmap(estimate))(jax.random.split(jax.random.key(5), 10_000)))
-    errors = estimates.std(0) / 100
-    assert (np.abs(estimates.mean(0) + scales * theta) < 4 * errors + 1e-4).all()
+    estimates = jax.jit(jax.vmap(estimate))(jax.random.split(jax.random.key(5), 10_000))
+    for found, a, x in zip(*map(jax.tree.leaves, (estimates, scales, theta)), strict=True):
+        errors = np.asarray(found).std(0) / 100
+        assert (np.abs(np.asarray(found).mean(0) + a * x) < 3 * errors + 1e-4).all()

@@ -50,8 +50,8 @@ class Tiny(NamedTuple):
 
     settings: dict[str, Any]
     """Settings of a small agent: four environments, a network of 8 units, no annealing."""
-    value: Callable[[Agent, Any, StepInput], Any]
-    """(agent, learner, inputs) -> V, or Q of each action, or of one."""
+    value: Callable[[Agent, Any, StepInput], Any] | None
+    """(agent, learner, inputs) -> V, or Q of each action, or of one; None for algorithms without values."""
     one_gradient: tuple[str, dict[str, Any]] | None = None
     """Environment and settings with which an iteration is one gradient, independent of draws and shuffles; None if there are
     none, since networks use moments of their batch."""
@@ -105,13 +105,22 @@ def slow_unless(in_make_test: bool) -> Any:
     return () if in_make_test else pytest.mark.slow
 
 
-every_builder = pytest.mark.parametrize(
-    "build",
-    [pytest.param(partial(small, name), id=name, marks=slow_unless(name in REPRESENTATIVES)) for name in ALGORITHM_NAMES],
-)
+LEARN_FROM_ROWS = tuple(name for name, entry in ALGORITHMS.items() if entry.family != "evolution")
+"""Algorithms that learn from rollouts, discount rewards and estimate values."""
+
+
+def builders(names: Sequence[str]) -> Any:
+    return pytest.mark.parametrize(
+        "build", [pytest.param(partial(small, name), id=name, marks=slow_unless(name in REPRESENTATIVES)) for name in names]
+    )
+
+
+every_builder, every_rollout_builder = builders(ALGORITHM_NAMES), builders(LEARN_FROM_ROWS)
 """For tests of what all builders do: ``make test`` runs the first of each family."""
 each_family = algorithms(REPRESENTATIVES)
 """For tests of code that knows families: ``make test`` runs the first algorithm of each."""
+each_rollout_family = algorithms(REPRESENTATIVES, LEARN_FROM_ROWS)
+"""The same for the families that learn from rollouts."""
 ppo_first = algorithms(["ppo"])
 """For tests of code that knows no families: ``make test`` runs PPO."""
 

@@ -35,7 +35,7 @@ BREAKS = (
     Break("rollout/autoreset.py", "length >= max_episode_steps", "length > max_episode_steps", "rollout/test_autoreset"),
     Break(
         "rollout/running_statistics.py",
-        "delta**2 * moments.count * count / merged",
+        "delta**2 * count * number / merged",
         "delta**2 * count / merged",
         "rollout/test_running_statistics",
     ),

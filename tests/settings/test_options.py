@@ -57,7 +57,7 @@ def in_a_sweep(algorithm: str, settings: dict[str, Any], folder: Path) -> None:
     lines = [f"{json.dumps(name)} = {toml(value)}" for name, value in settings.items()]
     file = folder / "sweep.toml"
     head = f'algorithm = "{algorithm}"\nenv = "{gymnax_id(algorithm)}"\nseeds = 2\ntotal_steps = 8192\n\n[settings]\n'
-    file.write_text(head + "\n".join(lines) + "\n\n[grid]\ngamma = [0.9]\n")
+    file.write_text(head + "\n".join(lines) + "\n\n[grid]\nlearning_rate = [0.01]\n")
     read_sweep(file)
 
 

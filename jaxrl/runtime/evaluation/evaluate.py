@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from jaxrl.agent import check_agent, check_key, refuse_env_params
+from jaxrl.rollout.play import Evaluation
 from jaxrl.runtime.trainers.host_evaluation import evaluate_host
 from jaxrl.runtime.trainers.program_cache import SameAgent, evaluation_program
 from jaxrl.settings.aliases import suggest_keywords
 from jaxrl.settings.validation import check_switches
-from jaxrl.training import Evaluation, check_episodes, check_one_policy
+from jaxrl.training import check_episodes, check_one_policy
 from jaxrl.types import Agent, AgentState, HostEnv, Key, Policy, PyTree
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl.builder.spec import algorithm_name, build_again
 from jaxrl.envs import make_env
+from jaxrl.rollout.play import Evaluation
 from jaxrl.runtime.evaluation.chosen_policy import chosen, greedy_warning
 from jaxrl.runtime.evaluation.load_policy import load_policies
 from jaxrl.runtime.logs.run_folder import read_config
@@ -19,7 +20,7 @@ from jaxrl.runtime.system.devices import seed_devices
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.runtime.trainers.host_evaluation import evaluate_host
 from jaxrl.spaces.trees import realize_space, space_text
-from jaxrl.training import Evaluation, check_episodes, evaluate_pure, evaluation_key
+from jaxrl.training import check_episodes, evaluate_pure, evaluation_key
 from jaxrl.types import Agent, Array, HostEnv, Key, Policy
 
 EPISODE_STREAM = 0x706C6179

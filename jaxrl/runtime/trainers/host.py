@@ -18,6 +18,7 @@ from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.metrics import merge
 from jaxrl.replay.size import replay_bytes
+from jaxrl.rollout.play import Evaluation
 from jaxrl.runtime.checkpoint.convert_states import mark_discontinuity
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs.live_status import WorkerState
@@ -27,7 +28,7 @@ from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.runtime.trainers.host_evaluation import evaluate_host
 from jaxrl.runtime.trainers.non_finite import Suspects, of_replay
-from jaxrl.training import Evaluation, evaluation_key, freezing
+from jaxrl.training import evaluation_key, freezing
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Max, Metrics, Policy, Rollout
 from jaxrl.xla.in_place import join_rows, split_rows
 from jaxrl.xla.seed_axis import over_seeds, per_seed

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.rollout.play import Evaluation
 from jaxrl.runtime.samplers.sampler import host_env
 from jaxrl.runtime.samplers.stepper import Stepper
 from jaxrl.runtime.trainers.program_cache import SameAgent, acting_program
-from jaxrl.training import EVALUATION_LIMIT, Evaluation, policy_of
+from jaxrl.training import EVALUATION_LIMIT, policy_of
 from jaxrl.types import Agent, AgentState, Key, Policy
 
 

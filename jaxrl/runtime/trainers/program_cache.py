@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 
+from jaxrl.rollout.play import Evaluation
 from jaxrl.runtime.system.compiling import CompiledCall
-from jaxrl.training import Evaluation, evaluate_pure
+from jaxrl.training import evaluate_pure
 from jaxrl.types import Agent, Key, PyTree
 
 KEPT = 8

@@ -1,0 +1,243 @@
+"""Evolution strategies: OpenAI's (Salimans et al. 2017) and augmented random search (Mania et al. 2018).
+
+Reads top to bottom: settings, state, members, update, builder. Noise, shaping and strategies are in ``jaxrl.evolution``, and
+``jaxrl.rollout.play`` plays the episodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from gymnasium import spaces
+
+from jaxrl.builder.components import check_greedy_policy, check_low_rank
+from jaxrl.builder.config import AgentConfig
+from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
+from jaxrl.builder.setup import AlgorithmSetup, prepare
+from jaxrl.distributions import Categorical, MultiCategorical
+from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise, gathered, weighted_noise
+from jaxrl.evolution.strategies import ARS, OpenAI
+from jaxrl.metrics import only_if
+from jaxrl.models import greedy_policy
+from jaxrl.optimize import OptimizerFn, adam, sgd
+from jaxrl.optimize.learner import Learner
+from jaxrl.rollout.running_statistics import Statistics, add_episodes, init_statistics, normalize_inputs
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import Count, CountOrZero, NonNegative, Positive, PositiveUnit, Range
+from jaxrl.types import Agent, Algorithm, Array, Env, EnvLike, Episodes, HostEnv, Key, Metrics, Policy, PyTree, StepInput
+
+MOST_ROWS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class ESConfig(AgentConfig):
+    """Structural settings of evolution strategies."""
+
+    members: Count = 128
+    """Members of a generation, N; an even number."""
+    episodes: Count = 4
+    """Episodes of each member, whose mean return is its fitness."""
+    horizon: CountOrZero = 0
+    """Rows at which episodes are stopped; their return up to there counts. 0: the environment's step limit."""
+    noise: NormalNoise | SignNoise | LowRankNoise = NormalNoise()
+    """Distribution of the members around their mean."""
+    strategy: OpenAI | ARS = OpenAI()
+    """How fitness becomes a step."""
+    normalize_observations: bool = True
+    """Normalise observations with their running mean and standard deviation, which a whole generation shares."""
+    anneal: bool = False
+    """Anneal the learning rate linearly to 0 at ``total_steps``."""
+
+    @property
+    def num_envs(self) -> int:
+        return self.members * self.episodes
+
+    @property
+    def rollout_length(self) -> int:
+        return self.horizon
+
+    @property
+    def optimizer(self) -> OptimizerFn:
+        return sgd if isinstance(self.strategy, ARS) else adam
+
+    def check(self, *, recurrent: bool = False) -> None:
+        if self.members % 2:
+            raise ValueError(f"members={self.members} must be even: members are pairs with opposite noise")
+        if self.steps_per_iteration > MOST_ROWS:
+            raise ValueError(
+                f"members={self.members} * episodes={self.episodes} * horizon={self.horizon} is {self.steps_per_iteration} rows "
+                "per iteration, which are counted in 32 bits: use fewer"
+            )
+
+
+class ESHyperparams(NamedTuple):
+    """Hyperparameters of ES: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
+
+    learning_rate: NonNegative = 3e-2
+    """Step size of Adam, or of gradient ascent with ``ARS``; 0 disables learning, as a control."""
+    sigma: Positive = 0.05
+    """Standard deviation σ of the members' parameters."""
+    sigma_decay: PositiveUnit = 1.0
+    """Factor on ``sigma`` after each generation."""
+    weight_decay: NonNegative = 0.005
+    """Weight of ½‖θ‖² in the loss."""
+    adam_b1: shared.AdamB1 = 0.9
+    reward_shift: Annotated[float, Range()] = 0.0
+    """Subtract this from each reward of the fitness, such as a bonus for survival (Mania et al. 2018, section 4.1)."""
+    max_env_steps: Annotated[float, Range(0, MOST_ROWS, integral=True)] = 0.0
+    """Stop learning after the generation in which this number of rows was played; 0 for no limit. Unlike ``total_steps``, it
+    counts rows that were played, not those that ``horizon`` allows."""
+    total_steps: shared.TotalSteps = 0.0
+
+
+# ----------------------------------------------------------------------------------------------------------------------- state
+
+
+class ESLearner(Learner):
+    """A ``Learner`` with the number of rows that were played."""
+
+    rows: Array
+    """i32[]; at most ``MOST_ROWS``."""
+
+
+class Population(NamedTuple):
+    """Exploration state of a policy: what makes its members."""
+
+    key: Key
+    """Key of the generation."""
+    sigma: Array
+    """f32[]"""
+
+
+def init(setup: AlgorithmSetup[ESConfig], key: Key, hyperparams: ESHyperparams) -> ESLearner:
+    observations = setup.observation_space if setup.config.normalize_observations else None
+    learner = setup.init_learner(key, hyperparams, init_statistics(observations, None))
+    return ESLearner(**learner._asdict(), rows=jnp.zeros((), jnp.int32))
+
+
+def remaining_rows(setup: AlgorithmSetup[ESConfig], learner: ESLearner) -> Array:
+    limit = jnp.minimum(learner.hyperparams.max_env_steps, MOST_ROWS - 127).astype(jnp.int32)  # the largest f32 below 2**31
+    return jnp.where(limit > 0, jnp.maximum(limit - learner.rows, 0), MOST_ROWS)
+
+
+# --------------------------------------------------------------------------------------------------------------------- members
+
+
+def policy(setup: AlgorithmSetup[ESConfig], learner: ESLearner) -> Policy:
+    hp = setup.current(learner)
+    sigma = hp.sigma * hp.sigma_decay ** learner.version.astype(jnp.float32)
+    return Policy(learner.params, learner.statistics, Population(setup.update_key(learner), sigma), learner.version)
+
+
+def members(setup: AlgorithmSetup[ESConfig], policy: Policy, member: Array) -> Policy:
+    """Return the policy of a member, θ + σ·ε_m."""
+    key, sigma = policy.exploration
+    return policy._replace(params=setup.config.noise.member(key, member, policy.params, sigma), exploration=())
+
+
+def act(
+    setup: AlgorithmSetup[ESConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+) -> tuple[PyTree, Array, tuple[()]]:
+    """Return the best actions of a policy; with ``explore``, those of member ``env_id`` in each environment."""
+    if explore:
+
+        def act_alone(member: Array, carry: PyTree, row: StepInput) -> Any:
+            carry, row = jax.tree.map(lambda x: x[None], (carry, row))
+            return jax.tree.map(lambda x: x[0], best_action(setup, members(setup, policy, member), carry, row))
+
+        carry, action = jax.vmap(act_alone)(env_id % setup.config.members, carry, inputs)
+    else:
+        carry, action = best_action(setup, policy, carry, inputs)
+    return carry, action, ()
+
+
+def best_action(setup: AlgorithmSetup[ESConfig], policy: Policy, carry: PyTree, inputs: StepInput) -> tuple[PyTree, Array]:
+    carry, output = setup.model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
+    action = output.mode() if isinstance(output, Categorical | MultiCategorical) else output
+    return carry, setup.to_environment(action)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- update
+
+
+def learn_from(setup: AlgorithmSetup[ESConfig], learner: ESLearner, episodes: Episodes) -> tuple[ESLearner, Metrics]:
+    """Take one step along −Σ_m w_m ε_m / (N σ) + weight_decay · θ, with weights w of the members' fitness."""
+    config, hp, axis_name = setup.config, setup.current(learner), setup.axis_name
+    key, sigma = policy(setup, learner).exploration
+
+    fitness = episodes.episodic_return - hp.reward_shift * episodes.episodic_length
+    fitness = fitness.reshape(-1, config.episodes).mean(1)
+    fitness = gathered(fitness, config.members, axis_name)
+    rows, moments = gathered((episodes.episodic_length, episodes.moments), config.num_envs, axis_name)
+
+    ascent = weighted_noise(config.noise, key, config.strategy.weights(fitness), learner.params, axis_name)
+    scale = 1 / (config.members * sigma)
+    gradient = jax.tree.map(lambda up, theta: hp.weight_decay * theta - scale * up, ascent, learner.params)
+    params, opt_state = setup.descent(hp, learner.params).apply(gradient, learner.params, learner.opt_state)
+
+    played, statistics = rows.sum(), learner.statistics
+    if statistics.observations:
+        statistics = Statistics(add_episodes(statistics.observations, moments, rows), ())
+    metrics = {
+        "losses/grad_norm": optax.tree.norm(gradient),
+        "charts/sigma": sigma,
+        "charts/parameter_norm": optax.tree.norm(params),
+    }
+    total = jnp.where(learner.rows > MOST_ROWS - played, MOST_ROWS, learner.rows + played)
+    fields = {"params": params, "opt_state": opt_state, "statistics": statistics, "rows": total}
+    new, logged = setup.updated(learner, hp, metrics, **fields)
+    goes_on = remaining_rows(setup, learner) > 0
+    return jax.tree.map(lambda new, old: jnp.where(goes_on, new, old), new, learner), only_if(goes_on, logged)
+
+
+# --------------------------------------------------------------------------------------------------------------------- builder
+
+
+def make_algorithm(setup: AlgorithmSetup[ESConfig]) -> Algorithm:
+    """Return ES as an ``Algorithm``, bound to spaces but not to an environment."""
+    plays: dict[str, Any] = {"init": init, "policy": policy, "act": act, "members": members}
+    return setup.algorithm(**plays, learn_from=learn_from, remaining_rows=remaining_rows)
+
+
+def episode_limit(env: Env | HostEnv) -> int:
+    """Return the step limit of an environment, enforced by jaxrl or by the environment itself.
+
+    Raises:
+      ValueError: it has none.
+    """
+    limit = env.max_episode_steps or getattr(getattr(env, "params", None), "max_steps_in_episode", None)
+    if limit is None:
+        raise ValueError(f"horizon must be given for {env.name}, which has no step limit: use horizon=1000")
+    return int(limit)
+
+
+@with_keywords_of(agent_keywords)
+def make_es(env: EnvLike, **keywords: Any) -> Agent:
+    """Evolution strategies (Salimans et al. 2017; Mania et al. 2018), for Discrete, MultiDiscrete and Box actions.
+
+    An iteration is a generation: ``members`` networks around the mean play whole episodes from the same initial states, and the
+    mean moves towards the better ones. ``evaluate`` and ``load_policy`` play the mean.
+
+    Args:
+      model: arguments of ``jaxrl.models.greedy_policy``, such as ``{"hidden_sizes": (32, 32)}``, or ``()`` for a linear policy;
+        or a Model whose outputs are ``Categorical`` or ``MultiCategorical`` or, for a Box, actions f32[..., d] in [−1, 1]; or a
+        function of (observation_space, action_space) that returns one. Default: an MLP of 2×64, tanh, for vectors.
+      optimizer: hyperparams -> optax transformation, or a transformation itself; default: Adam, or with ``ARS`` gradient
+        descent.
+    """
+    settings, parts = split_keywords(make_es, keywords)
+    kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
+    prepared = prepare(make_es, env, ESConfig, ESHyperparams, settings, kinds, greedy_policy, parts, memory=True)
+    check_greedy_policy(parts["model"], prepared.output, prepared.env.action_space)
+    config = prepared.setup.config
+    if isinstance(config.noise, LowRankNoise):
+        check_low_rank(parts["model"], prepared.setup.model, prepared.env, config.noise)
+    config = dataclasses.replace(config, horizon=config.horizon or episode_limit(prepared.env))
+    config.check()
+    prepared = dataclasses.replace(prepared, setup=dataclasses.replace(prepared.setup, config=config))
+    return prepared.bind(make_algorithm(prepared.setup))
