@@ -73,7 +73,8 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
       A HostEnv whose spaces, observations and info (``TOLD``) have 32-bit types. ``max_episode_steps`` is envpool's own limit.
       The i-th environment opened is seeded by a hash of (seed, first_id + i), so streams do not depend on ``num_envs`` and do not
       overlap between seeds (envpool's ``seed=`` gives environment i the stream seed + i). With a smaller ``batch_size``, which
-      must divide ``num_envs``, ``recv`` returns the ``batch_size`` rows that finish first; ``step`` cannot be used then.
+      must divide ``num_envs``, ``recv`` returns the ``batch_size`` rows that finish first; ``step`` cannot be used then. With
+      ``copies``, all ``num_envs`` environments are opened that many times, in one batch.
     """
     label = f"envpool:{name}"
     envpool = _import_envpool(label)
@@ -90,16 +91,23 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
     info_dtypes = {name: narrow(array.dtype) for name in TOLD if (array := spec.state_array_spec.get(f"info:{name}"))}
 
     def open(
-        num_envs: int, seed: int, first_id: int = 0, *, batch_size: int | None = None, options: Mapping[str, Any] = options
+        num_envs: int,
+        seed: int,
+        first_id: int = 0,
+        *,
+        batch_size: int | None = None,
+        copies: int = 1,
+        options: Mapping[str, Any] = options,
     ) -> HostEnvs:
-        num_envs = check_count("num_envs", num_envs)
+        seeds = env_seeds(seed, num_envs, first_id) * copies
+        num_envs = check_count("num_envs", len(seeds))
         batch_size = num_envs if batch_size is None else check_count("batch_size", batch_size)
         if num_envs % batch_size:
             raise ValueError(f"{label}: batch_size={batch_size} must divide num_envs={num_envs}")
         sizes = {"num_envs": num_envs, "batch_size": batch_size}
         with quiet():
             try:
-                pool = envpool.make_gymnasium(name, env_seed=env_seeds(seed, num_envs, first_id), **sizes, **options)
+                pool = envpool.make_gymnasium(name, env_seed=seeds, **sizes, **options)
             except RuntimeError as error:
                 raise RuntimeError(f"envpool cannot start {label}: {error}") from error
         return _Running(label, pool, num_envs, batch_size, observation_space, info_dtypes, action_space, action_spec.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -45,22 +45,25 @@ class Task(NamedTuple):
         with quiet():
             return gymnasium.make(self.spec, disable_env_checker=True, **options)
 
-    def open(self, num_envs: int, seed: int, first_id: int = 0, **options: Any) -> HostEnvs:
-        """Open environments. ``options`` are added to those of the spec: ``render_mode``."""
+    def open(self, num_envs: int, seed: int, first_id: int = 0, *, copies: int = 1, **options: Any) -> HostEnvs:
+        """Open environments. With ``copies``, all of them are opened that many times, in one batch.
+
+        ``options`` are added to those of the spec: ``render_mode``.
+        """
         if options and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
             for name, value in WITHOUT_A_SCREEN.items():
                 os.environ.setdefault(name, value)
-        return Running(self, num_envs, seed, first_id, options)
+        return Running(self, env_seeds(seed, num_envs, first_id) * copies, first_id, options)
 
 
 class Running:
     """Open environments: see ``jaxrl.types.HostEnvs``."""
 
-    def __init__(self, task: Task, num_envs: int, seed: int, first_id: int, options: Mapping[str, Any]) -> None:
+    def __init__(self, task: Task, seeds: Sequence[int], first_id: int, options: Mapping[str, Any]) -> None:
         self._task, self._first_id, self._envs = task, first_id, list[gymnasium.Env]()
         self._drawn = "render_mode" in options
-        self._num_envs = num_envs = check_count("num_envs", num_envs)
-        self._seeds: list[int | None] = [*env_seeds(seed, num_envs, first_id)]
+        self._num_envs = num_envs = check_count("num_envs", len(seeds))
+        self._seeds: list[int | None] = [*seeds]
         self._done: np.ndarray | None = None
         self._info_dtypes: dict[str, np.dtype] = {}
         self._lives = np.zeros(num_envs, int)

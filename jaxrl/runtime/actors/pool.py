@@ -201,14 +201,7 @@ def _members(
         raise ValueError(
             f"num_workers={num_workers} must be at most num_envs={agent.num_envs}: each worker needs at least one environment"
         )
-    missing = unimportable_parts(agent.spec)
-    # An environment that is registered with gymnasium here may not be in another process.
-    sent = bool(missing.pop("env", None)) or host_env(agent).name.startswith("gymnasium:")
-    wrapper: Any = CloudpickleWrapper
-    env = wrapper(lambda: agent.env) if sent else None
-    if not agent.spec or missing:
-        unimportable = ", ".join(f"{name}={part}" for name, part in missing.items()) or "an agent that was not made by a builder"
-        raise ValueError(f"worker processes cannot import {unimportable}: define it at the top level of a separate module")
+    env, trust = sent_with_spec(agent)
     if log_folder is not None:
         log_folder.mkdir(parents=True, exist_ok=True)
     cores = sorted(os.sched_getaffinity(0)) if pin else []
@@ -217,7 +210,7 @@ def _members(
         job = WorkerJob(
             spec=agent.spec,
             env=env,
-            trust=tuple(modules_outside(agent.spec)),
+            trust=trust,
             seeds=seeds,
             worker=worker,
             first_id=first_id,
@@ -232,3 +225,20 @@ def _members(
         log = None if log_folder is None else log_folder / f"worker-{worker}.log"
         members.append(WorkerHandle(job, log))
     return members
+
+
+def sent_with_spec(agent: Agent) -> tuple[Callable[[], Any] | None, tuple[str, ...]]:
+    """Return what a worker needs besides the spec to build the agent: a function that returns the environment, if the spec cannot
+    name it, and the modules to trust.
+
+    Raises:
+      ValueError: another process cannot import a part of the agent.
+    """
+    missing = unimportable_parts(agent.spec)
+    # An environment that is registered with gymnasium here may not be in another process.
+    sent = bool(missing.pop("env", None)) or host_env(agent).name.startswith("gymnasium:")
+    wrapper: Any = CloudpickleWrapper
+    if not agent.spec or missing:
+        unimportable = ", ".join(f"{name}={part}" for name, part in missing.items()) or "an agent that was not made by a builder"
+        raise ValueError(f"worker processes cannot import {unimportable}: define it at the top level of a separate module")
+    return wrapper(lambda: agent.env) if sent else None, tuple(modules_outside(agent.spec))

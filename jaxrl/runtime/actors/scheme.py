@@ -78,6 +78,7 @@ SCHEMES: dict[str, Scheme] = {
     "apex": Scheme(clock="async", lag=2),
     "r2d2": Scheme(clock="async", lag=2),
     "ddppo": Scheme(updates="all_reduced", sync_fraction=0.6),
+    "es": Scheme(),
 }
 
 
@@ -186,9 +187,25 @@ def _why_not_on_ray(scheme: Scheme) -> str | None:
     return None
 
 
+def _why_unfit_for_population(scheme: Scheme, agent: Agent, name: str) -> str | None:
+    """Return the message for a scheme whose workers cannot play the members of a population; None if they can."""
+    plain = dataclasses.replace(
+        Scheme(), num_workers=scheme.num_workers, max_restarts=scheme.max_restarts, timeout=scheme.timeout
+    )
+    if scheme != plain:
+        return f"{name} plays whole episodes with each member of a population, and then learns from all of them: use scheme='es'"
+    if not current().is_alone:
+        return f"{name} on environments of the host is for one process, and this is one of {current().num_processes}"
+    if scheme.num_workers > (members := agent.num_envs // agent.episodes):
+        return f"num_workers={scheme.num_workers} must be at most members={members}: each worker plays whole members"
+    return None
+
+
 def _why_unfit(scheme: Scheme, agent: Agent) -> str | None:
     """Return the message for a scheme that cannot train this agent, with the nearest one that can; None if it can."""
     name, algorithm = algorithm_name(agent.spec), agent.algorithm
+    if agent.episodes:
+        return _why_unfit_for_population(scheme, agent, name)
     if scheme.num_workers > (here := _envs_here(agent)):
         of_each = "" if current().is_alone else f" in all, each of {current().num_processes} processes has {here}"
         most = f"num_envs={agent.num_envs}{of_each}"

@@ -25,36 +25,32 @@ class Function:
         return self.function(item)
 
 
-class ParallelMap:
-    """Items that wait, and workers that take them as they become idle."""
+class SharedCalls:
+    """Calls that wait, and objects that take them as they become idle."""
 
-    def __init__(
-        self, start: Callable[..., Any], function: Callable[[Any], Any], items: Sequence[Any], num_workers: int, retries: int
-    ) -> None:
-        """``start`` starts a remote object, as ``Cluster.start`` does."""
-        self._items, self._futures = items, [Future[Any]() for _ in items]
-        self._tries = [1 + check_count("retries", retries, at_least=0)] * len(items)
-        self._waiting, self._lock = deque(range(len(items))), threading.Lock()
-        self._objects: list[Any] = []
-        try:
-            for _ in range(min(num_workers, len(items))):
-                self._objects.append(start(Function, function, restarts=sum(self._tries)))
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, objects: Sequence[Any], calls: Sequence[tuple[Any, ...]], retries: int) -> None:
+        """
+        Args:
+          calls: method and arguments of each call.
+          retries: number of times that a call is repeated by any object if its process is lost, or takes too long.
+        """
+        self._calls, self._futures = calls, [Future[Any]() for _ in calls]
+        self._tries = [1 + check_count("retries", retries, at_least=0)] * len(calls)
+        self._waiting, self._lock = deque(range(len(calls))), threading.Lock()
         for _ in range(AHEAD):
-            for each in self._objects:
+            for each in objects:
                 self._next(each)
 
-    def results(self) -> Iterator[Any]:
-        """Yield the results in the order of the items. The workers end with the iterator."""
-        return _results(self, self._futures[::-1])
+    @property
+    def futures(self) -> list[Future[Any]]:
+        """Futures of the results, in the order of the calls."""
+        return self._futures
 
     def _next(self, worker: Any) -> None:
-        """Give a worker its next item. An item that cannot be sent fails, and the one after it is tried."""
+        """Give an object its next call. A call that cannot be sent fails, and the one after it is tried."""
         while (index := self._take()) is not None:
             try:
-                future = worker.call("apply", self._items[index])
+                future = worker.call(*self._calls[index])
             except Exception as error:
                 self._futures[index].set_exception(error)
             else:
@@ -76,10 +72,37 @@ class ParallelMap:
             self._futures[index].set_result(done.result())
         self._next(worker)
 
-    def close(self) -> None:
-        """End the workers, and leave the remaining items."""
+    def drop(self) -> None:
+        """Leave the calls that no object has taken."""
         with self._lock:
             self._waiting.clear()
+
+
+class ParallelMap:
+    """A function applied to items by objects that are started for it."""
+
+    def __init__(
+        self, start: Callable[..., Any], function: Callable[[Any], Any], items: Sequence[Any], num_workers: int, retries: int
+    ) -> None:
+        """``start`` starts a remote object, as ``Cluster.start`` does."""
+        self._objects: list[Any] = []
+        self._calls = SharedCalls((), (), 0)
+        tries = len(items) * (1 + check_count("retries", retries, at_least=0))
+        try:
+            for _ in range(min(num_workers, len(items))):
+                self._objects.append(start(Function, function, restarts=tries))
+        except BaseException:
+            self.close()
+            raise
+        self._calls = SharedCalls(self._objects, [("apply", item) for item in items], retries)
+
+    def results(self) -> Iterator[Any]:
+        """Yield the results in the order of the items. The workers end with the iterator."""
+        return _results(self, self._calls.futures[::-1])
+
+    def close(self) -> None:
+        """End the workers, and leave the remaining items."""
+        self._calls.drop()
         for each in self._objects:
             each.close()
 

@@ -26,7 +26,14 @@ def begun_anew(envs: HostEnvs) -> np.ndarray | bool:
 
 
 def open_envs(
-    env: HostEnv, num_envs: int, seed: int, first_id: int = 0, *, evaluation: bool = False, batch_size: int | None = None
+    env: HostEnv,
+    num_envs: int,
+    seed: int,
+    first_id: int = 0,
+    *,
+    evaluation: bool = False,
+    batch_size: int | None = None,
+    copies: int = 1,
 ) -> Any:
     """Open environments.
 
@@ -34,10 +41,13 @@ def open_envs(
       first_id: number of the first environment. ``open`` may lack this argument if it is 0.
       evaluation: open the variant for evaluation.
       batch_size: rows per ``recv``, if ``open`` takes this argument.
+      copies: number of times that the environments are opened, if ``open`` takes this argument (``takes_copies``).
     """
-    start: Any = env.open_eval if evaluation and env.open_eval else env.open
+    start = _open_of(env, evaluation)
     takes = inspect.signature(start).parameters if first_id or batch_size else {}
     options = {"batch_size": batch_size} if "batch_size" in takes else {}
+    if copies > 1:
+        options["copies"] = copies
     if first_id:
         options["first_id"] = first_id
         if "first_id" not in takes:
@@ -46,6 +56,15 @@ def open_envs(
                 "open take (num_envs, seed, first_id=0), and seed the i-th with (seed, first_id + i)"
             )
     return start(num_envs, seed, **options)
+
+
+def _open_of(env: HostEnv, evaluation: bool) -> Any:
+    return env.open_eval if evaluation and env.open_eval else env.open
+
+
+def takes_copies(env: HostEnv, evaluation: bool) -> bool:
+    """Return whether environments can be opened several times in one batch."""
+    return "copies" in inspect.signature(_open_of(env, evaluation)).parameters
 
 
 def close_envs(env: HostEnv, envs: HostEnvs) -> None:
@@ -59,14 +78,16 @@ def close_envs(env: HostEnv, envs: HostEnvs) -> None:
 class SeedBatch:
     """Open environments of several seeds as one batch, [len(seeds) · num_envs], ordered by seed.
 
-    Each seed's environments are the same as when opened alone.
+    Each seed's environments are the same as when opened alone. A seed may be repeated.
     """
 
     def __init__(self, env: HostEnv, num_envs: int, seeds: Sequence[int], first_id: int = 0, *, evaluation: bool = False) -> None:
-        self._env, self._num_envs, self._pools = env, num_envs, list[Any]()
+        copies = len(seeds) if len({*seeds}) == 1 and takes_copies(env, evaluation) else 1
+        self._env, self._num_envs, self._pools = env, num_envs * copies, list[Any]()
+        seeds = seeds[:1] if copies > 1 else seeds
         try:
             for seed in seeds:
-                self._pools.append(open_envs(env, num_envs, seed, first_id, evaluation=evaluation))
+                self._pools.append(open_envs(env, num_envs, seed, first_id, evaluation=evaluation, copies=copies))
         except BaseException:
             self.close()
             raise

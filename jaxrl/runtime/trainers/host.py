@@ -64,7 +64,7 @@ class HostLearner:
         algorithm, over = agent.algorithm, over_seeds(num_seeds)
         self.start: Callable[..., AgentState] = agent.init if num_seeds is None else CompiledCall(jax.jit(over(agent.init)))
         self.policy: Callable[..., Policy] = jax.jit(over(algorithm.policy))
-        self.update = InPlace(algorithm, algorithm.update, num_seeds)
+        self.update = InPlace(algorithm, algorithm.learn_from or algorithm.update, num_seeds)
         self.observe = InPlace(algorithm, algorithm.observe, num_seeds) if algorithm.observe else None
         self.learn = InPlace(algorithm, self._learn, num_seeds)
         self.iteration_key: Callable[..., Key] = jax.jit(over(jax.random.fold_in))
@@ -125,6 +125,26 @@ class HostLearner:
 
     def close(self) -> None:
         self.sampler.close()
+
+
+class PopulationLearner(HostLearner):
+    """Learns from the episodes of populations, whose sampler is also told which seeds may still play."""
+
+    def __init__(self, agent: Agent, sampler: Any, num_seeds: int) -> None:
+        super().__init__(agent, sampler, num_seeds)
+        remaining = agent.algorithm.remaining_rows or (lambda learner: jnp.ones((), jnp.int32))
+        self.remaining_rows = jax.jit(over_seeds(num_seeds)(remaining))
+
+    def collecting(self, state: AgentState, ahead: int = 0) -> Callable[[], Any]:
+        policy, key = self.policy(state.learner), self.iteration_key(state.key, state.iteration + ahead)
+        sampler: Any = self.sampler
+        return partial(sampler.collect, policy, key, np.asarray(self.remaining_rows(state.learner)) > 0)
+
+    def learn_from(self, learner: Any, rollout: Any, episodes: Metrics) -> tuple[Any, Metrics]:
+        assert self.agent.algorithm.learn_from is not None
+        lag = policy_lag(learner.version, rollout.version)
+        learner, metrics = self.agent.algorithm.learn_from(learner, rollout)
+        return learner, episodes | metrics | lag
 
 
 class HostDriver:
@@ -221,7 +241,8 @@ class HostDriver:
         with watch("learning"):
             states, alive, metrics = learner.learn_alive(states, collected, going)
             alive = current().fetch(alive)
-        self.found.record(collected[0], np.asarray(going) & ~np.asarray(alive))
+        if isinstance(collected[0], Rollout):  # episodes of populations hold no rows
+            self.found.record(collected[0], np.asarray(going) & ~np.asarray(alive))
         return states, alive, metrics
 
     def suspects(self, states: AgentState, which: np.ndarray) -> Suspects:
