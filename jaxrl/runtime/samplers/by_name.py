@@ -29,6 +29,15 @@ def _refuse_lag(agent: Agent, why: str, instead: str) -> None:
         )
 
 
+def _refuse_population(agent: Agent, setting: str) -> None:
+    """Raise ValueError if the agent learns from whole episodes of a population."""
+    if agent.episodes:
+        raise ValueError(
+            f"{setting} is for rollouts, and {algorithm_name(agent.spec)} plays whole episodes with each member of a population: "
+            "leave it out, or use num_workers"
+        )
+
+
 def check_sampler(agent: Agent, name: str) -> str:
     """Return ``name``. Raise ValueError if there is no such sampler, or the agent cannot use it."""
     if not isinstance(name, str) or name not in SAMPLERS:
@@ -40,6 +49,7 @@ def check_sampler(agent: Agent, name: str) -> str:
             f"sampler={name!r} is for environments on the host, and {agent.env.name} runs in JAX, in one program with the "
             "learner: leave sampler out"
         )
+    _refuse_population(agent, f"sampler={name!r}")
     if name == "async":
         _refuse_lag(agent, "sampler='async' begins rollouts with older parameters", "use another sampler")
     if name != "xla" and agent.num_envs % 2:
@@ -54,5 +64,6 @@ def check_overlap(agent: Agent, overlap: bool) -> bool:
         return False
     if not isinstance(agent.env, HostEnv):
         raise ValueError(f"overlap=True is for environments on the host, and {agent.env.name} runs in JAX: leave overlap out")
+    _refuse_population(agent, "overlap=True")
     _refuse_lag(agent, "overlap=True collects with parameters that are one update old", "leave overlap out")
     return True
