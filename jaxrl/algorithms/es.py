@@ -108,10 +108,14 @@ class ESLearner(Learner):
 class Population(NamedTuple):
     """Exploration state of a policy: what makes its members."""
 
-    key: Key
-    """Key of the generation."""
+    key_data: Array
+    """u32[2]: data of the generation's key. Policies are copied as NumPy arrays, which cannot hold keys."""
     sigma: Array
     """f32[]"""
+
+    @property
+    def key(self) -> Key:
+        return jax.random.wrap_key_data(self.key_data)
 
 
 def init(setup: AlgorithmSetup[ESConfig], key: Key, hyperparams: ESHyperparams) -> ESLearner:
@@ -131,12 +135,13 @@ def remaining_rows(setup: AlgorithmSetup[ESConfig], learner: ESLearner) -> Array
 def policy(setup: AlgorithmSetup[ESConfig], learner: ESLearner) -> Policy:
     hp = setup.current(learner)
     sigma = hp.sigma * hp.sigma_decay ** learner.version.astype(jnp.float32)
-    return Policy(learner.params, learner.statistics, Population(setup.update_key(learner), sigma), learner.version)
+    population = Population(jax.random.key_data(setup.update_key(learner)), sigma)
+    return Policy(learner.params, learner.statistics, population, learner.version)
 
 
 def members(setup: AlgorithmSetup[ESConfig], policy: Policy, member: Array) -> Policy:
     """Return the policy of a member, θ + σ·ε_m."""
-    key, sigma = policy.exploration
+    key, sigma = policy.exploration.key, policy.exploration.sigma
     return policy._replace(params=setup.config.noise.member(key, member, policy.params, sigma), exploration=())
 
 
@@ -168,7 +173,8 @@ def best_action(setup: AlgorithmSetup[ESConfig], policy: Policy, carry: PyTree, 
 def learn_from(setup: AlgorithmSetup[ESConfig], learner: ESLearner, episodes: Episodes) -> tuple[ESLearner, Metrics]:
     """Take one step along −Σ_m w_m ε_m / (N σ) + weight_decay · θ, with weights w of the members' fitness."""
     config, hp, axis_name = setup.config, setup.current(learner), setup.axis_name
-    key, sigma = policy(setup, learner).exploration
+    population = policy(setup, learner).exploration
+    key, sigma = population.key, population.sigma
 
     fitness = episodes.episodic_return - hp.reward_shift * episodes.episodic_length
     fitness = fitness.reshape(-1, config.episodes).mean(1)
