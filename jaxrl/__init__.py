@@ -102,10 +102,13 @@ __all__ = [
 __all__ += [entry.builder for entry in ALGORITHMS.values()]
 
 
-_ROOMS = ("envs", "metrics", "models", "options", "parallel", "remote", "replay", "returns", "types")
+_ROOMS = ("envs", "evolution", "metrics", "models", "options", "parallel", "remote", "replay", "returns", "types")
 """Modules available as attributes after ``import jaxrl``, as in ``jaxrl.parallel.initialize()``."""
 
 DOORS["jaxrl.parallel.initialize"] = "jaxrl.runtime.distributed.start"
+DOORS["jaxrl.evolution.maximize"] = "jaxrl.runtime.evolution.maximize"
+for _name in ("init", "ask", "tell", "export", "status", "member_parameters"):
+    DOORS[f"jaxrl.evolution.{_name}"] = "jaxrl.runtime.evolution.product"
 DOORS["jaxrl.run"] = _HOMES["run"]
 
 

@@ -44,7 +44,7 @@ def env_axes(agent: Agent, state: AgentState) -> AgentState:
       ValueError: the size of a declared axis differs from the number of environments.
     """
     env = check_pure(agent, "env_axes")
-    if agent.episodes:  # all devices play the same episodes, with members of their own
+    if agent.episodes:  # all devices play the same episodes, each with a share of the members
         return jax.tree.map(lambda x: -1, state)
     num_envs = state.actor.done.shape[0]
     params = jax.tree.map(lambda a: -1 if a is None else a, params_axes(env, state.env_params), is_leaf=lambda a: a is None)

@@ -20,7 +20,8 @@ from jaxrl.builder.config import AgentConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup, prepare
 from jaxrl.distributions import Categorical, MultiCategorical
-from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise, gathered, weighted_noise
+from jaxrl.evolution.gradient import descent_gradient
+from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise, gathered
 from jaxrl.evolution.strategies import ARS, OpenAI
 from jaxrl.metrics import only_if
 from jaxrl.models import greedy_policy
@@ -181,9 +182,8 @@ def learn_from(setup: AlgorithmSetup[ESConfig], learner: ESLearner, episodes: Ep
     fitness = gathered(fitness, config.members, axis_name)
     rows, moments = gathered((episodes.episodic_length, episodes.moments), config.num_envs, axis_name)
 
-    ascent = weighted_noise(config.noise, key, config.strategy.weights(fitness), learner.params, axis_name)
-    scale = 1 / (config.members * sigma)
-    gradient = jax.tree.map(lambda up, theta: hp.weight_decay * theta - scale * up, ascent, learner.params)
+    weights = config.strategy.weights(fitness)
+    gradient = descent_gradient(config.noise, key, sigma, weights, learner.params, hp.weight_decay, axis_name)
     params, opt_state = setup.descent(hp, learner.params).apply(gradient, learner.params, learner.opt_state)
 
     played, statistics = rows.sum(), learner.statistics
@@ -245,5 +245,6 @@ def make_es(env: EnvLike, **keywords: Any) -> Agent:
         check_low_rank(parts["model"], prepared.setup.model, prepared.env, config.noise)
     config = dataclasses.replace(config, horizon=config.horizon or episode_limit(prepared.env))
     config.check()
-    prepared = dataclasses.replace(prepared, setup=dataclasses.replace(prepared.setup, config=config))
+    spec = {**prepared.spec, "settings": {**prepared.spec["settings"], "horizon": config.horizon}}
+    prepared = dataclasses.replace(prepared, setup=dataclasses.replace(prepared.setup, config=config), spec=spec)
     return prepared.bind(make_algorithm(prepared.setup))

@@ -189,7 +189,7 @@ def population_metrics(episodes: Episodes, allotted: int) -> Metrics:
     """Compute metrics of the episodes of a population. Returns that are NaN are left out, as are episodes of no rows.
 
     Args:
-      allotted: number of rows, of which ``charts/valid_rows`` is the share that was played.
+      allotted: number of rows that the episodes may take; ``charts/valid_rows`` is the share of them that was played.
     """
     returns = episodes.episodic_return
     known = (episodes.episodic_length > 0) & ~jnp.isnan(returns)

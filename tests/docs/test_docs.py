@@ -38,6 +38,7 @@ from jaxrl.envs import make_env
 from jaxrl.envs.ids import format_id, parse_id
 from jaxrl.runtime.actors.stragglers import CUT_ROWS
 from jaxrl.runtime.cli import main as cli
+from jaxrl.runtime.cli.commands import es
 from jaxrl.runtime.cli.commands.launch import divided
 from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.logs.records import FIRST_COLUMNS, OF_EVALUATIONS
@@ -106,7 +107,7 @@ def test_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Mo
         exec(compile(block, page, "exec", dont_inherit=True), names)
         if "jaxrl.save(" in block:  # works twice
             exec(compile(block, page, "exec", dont_inherit=True), names)
-    assert "jaxrl" in names or "remote" in names
+    assert {"jaxrl", "remote", "evolution"} & {*names}
 
 
 RUN_FOLDER = re.compile(
@@ -180,7 +181,8 @@ def test_a_command_line_names_what_there_is(page: str, line: str, monkeypatch: p
     if command == "train" and {*args[:1]} & {*ALGORITHMS} and args[1:] != ["--help"]:
         assert parse(args[0], args[1:])[0].env  # exits if a flag or a value is wrong
     else:
-        assert {arg for arg in args if arg.startswith("--")} <= flags_of(command) | {"--help"}, line
+        called = f"{command} {args[0]}" if command == "es" else command
+        assert {arg for arg in args if arg.startswith("--")} <= flags_of(called) | {"--help"}, line
         assert command != "algos" or set(args) <= set(ALGORITHMS), line
 
 
@@ -208,7 +210,7 @@ def test_the_sweep_files_are_some(tmp_path: Path) -> None:
 
 def test_the_page_of_the_command_line_is_what_help_says() -> None:
     source = PAGES["command-line.md"]
-    every = ["", *cli.COMMANDS, *(f"train {name}" for name in ALGORITHMS)]
+    every = ["", *cli.COMMANDS, *(f"train {name}" for name in ALGORITHMS), *(f"es {name}" for name in es.SUBCOMMANDS)]
     assert sorted(name.strip() for name in hooks.HELP.findall(source)) == sorted(every)
     page = hooks.on_page_markdown(source)
     for command in every:

@@ -53,6 +53,7 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
     "export_policy": ({"total_steps": 1024}, r"actions: \[[01]( [01]){4}\]"),
     "two_processes": ({"total_steps": 1024}, r"return \d+\.\d"),
     "remote_objects": ({"candidates": 8, "episodes": 1}, r"best of 8 policies: \d+\.\d of 500, mean of all: \d+\.\d"),
+    "es_product/product": ({"folder": "w", "hours": 3}, r"version 3: \[-?\d\.\d+, .*\]"),
     "pmap": ({"iterations": 3}, r"2 devices, 3 iterations, return \d+\.\d"),
     "population_based_training": (
         {"members": 4, "total_steps": 4096, "chunk_iterations": 2},
@@ -68,13 +69,16 @@ def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv(devices.CACHE_VARIABLE, "")
     settings, said = SHORT[name]
-    importlib.import_module(name).main(**settings)
+    importlib.import_module(name.replace("/", ".")).main(**settings)
     assert re.search(said, capsys.readouterr().out)
 
 
 def test_every_example_is_tried() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+    found = {path.relative_to(EXAMPLES).as_posix() for folder in (".", "es_product") for path in (EXAMPLES / folder).glob("*.*")}
+    assert {name.removesuffix(".py") for name in found} == {
         *SHORT,
+        "es_product/member.c",  # tests/runtime/evolution/test_product.py
+        "es_product/writer.sh",  # the same
         "custom_env",  # tests/envs/test_envs.py runs it
         "serve_policy",  # tests/runtime/evaluation/test_export.py
     }

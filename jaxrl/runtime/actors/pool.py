@@ -228,8 +228,8 @@ def _members(
 
 
 def sent_with_spec(agent: Agent) -> tuple[Callable[[], Any] | None, tuple[str, ...]]:
-    """Return what a worker needs besides the spec to build the agent: a function that returns the environment, if the spec cannot
-    name it, and the modules to trust.
+    """Return what a worker needs in addition to the spec to build the agent: a function that returns the environment, if the spec
+    cannot name it, and the modules to trust.
 
     Raises:
       ValueError: another process cannot import a part of the agent.

@@ -67,17 +67,17 @@ def _divides(agent: Agent, num_devices: int) -> bool:
 
 
 def learns_alike(agent: Agent) -> bool:
-    """Return whether several devices learn the same as one. True for jaxrl's on-policy algorithms without custom losses and
-    bonuses.
+    """Return whether several devices learn the same as one. True for jaxrl's algorithms without replay, and without custom
+    losses and bonuses.
 
     Replay algorithms draw a different batch on each device. A custom function that computes a mean or a maximum would see only a
     device's share.
     """
-    on_policy = [{"import": f"{x.module}:{x.builder}"} for x in ALGORITHMS.values() if x.family == "on-policy"]
+    without_replay = [{"import": f"{x.module}:{x.builder}"} for x in ALGORITHMS.values() if x.family != "replay"]
     parts = agent.spec.get("parts", {})
     has_builders_step = getattr(agent.step, "__module__", None) == agents.__name__ and not hasattr(agent.step, "__wrapped__")
     return (
-        agent.spec.get("builder") in on_policy
+        agent.spec.get("builder") in without_replay
         and not (parts.get("extra_losses") or modules_outside(parts.get("intrinsic")))
         and not unimportable_parts(agent.spec)
         and has_builders_step  # a replaced step would be lost when the agent is rebuilt
