@@ -27,6 +27,7 @@ from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Env, HostEnv
 from tests.helpers import probes
 from tests.helpers.agents import (
+    LEARN_FROM_ROWS,
     RECURRENT,
     SMALL_ACTOR_CRITIC,
     algorithms,
@@ -148,9 +149,12 @@ def test_seeds_differ_from_the_first_step(algorithm: str) -> None:
     assert any((both[0] != both[1]).any() for both in actions)
 
 
-@algorithms(["ppo", "dqn", "sac"])
+@algorithms(["ppo", "dqn", "sac"], LEARN_FROM_ROWS)
 def test_no_random_number_is_used_twice(algorithm: str) -> None:
-    """From ``init`` and the warm-up through two iterations, each random number is drawn only once."""
+    """From ``init`` and the warm-up through two iterations, each random number is drawn only once.
+
+    Evolution draws the noise of its members again when it learns; ``tests/rollout/test_play.py`` has its environments.
+    """
     assert not twice(uses_of(cartpole(algorithm)))
 
 

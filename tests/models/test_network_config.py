@@ -16,6 +16,7 @@ from jaxrl.models.config import (
     ActionValueConfig,
     ActorCriticConfig,
     CoreConfig,
+    GreedyPolicyConfig,
     NetworkConfig,
     PolicyNetworkConfig,
     QNetworkConfig,
@@ -30,6 +31,7 @@ CONFIGS: dict[str, Any] = {
     "policy_network": PolicyNetworkConfig,
     "deterministic_policy": NetworkConfig,
     "action_value": ActionValueConfig,
+    "greedy_policy": GreedyPolicyConfig,
 }
 VECTOR, BOX, DISCRETE = spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(4)
 

@@ -1,7 +1,8 @@
-"""Running statistics against NumPy over the valid rows."""
+"""Running statistics against NumPy over the valid rows, and over the rows of episodes."""
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -17,8 +18,10 @@ from jaxrl.rollout.running_statistics import (
     RewardStatistics,
     RunningMoments,
     Statistics,
+    add_episodes,
     init_moments,
     init_statistics,
+    no_rows,
     normalize,
     normalize_inputs,
     scale_rewards,
@@ -154,6 +157,96 @@ def test_normalize_takes_whole_numbers_and_constants() -> None:
 def test_before_any_row_nothing_changes() -> None:
     x = jnp.array([-2.0, 0.5])
     np.testing.assert_allclose(normalize(init_moments(jnp.zeros(2)), x), x)
+
+
+# --------------------------------------------------------------------------------------------------------------------- episodes
+
+LENGTHS = np.array([6, 1, 4, 0])
+"""Rows of each of the B episodes."""
+
+
+@jax.jit
+def of_episodes(moments: RunningMoments, rows: Any, lengths: Any) -> Any:
+    """Return the moments of each episode, and the moments updated with all, from rows [T, B]."""
+    each, count = no_rows(moments, B), jnp.zeros(B, jnp.int32)
+    for t in range(T):
+        each = each.plus(jax.tree.map(lambda x, t=t: x[t], rows), count + 1, t < lengths)
+        count = jnp.minimum(count + 1, lengths)
+    return each, add_episodes(moments, each, count)
+
+
+def test_moments_of_episodes_are_those_of_their_rows() -> None:
+    """Of each episode, and of two generations together, also if an episode has no rows."""
+    (rows, _), (others, _) = make_rows(0), make_rows(1)
+    each, moments = of_episodes(init_moments(EXAMPLE), rows, LENGTHS)
+    wheres = [np.arange(T)[:, None] < lengths for lengths in (LENGTHS, LENGTHS[::-1])]
+    assert_moments(moments, oracle([(rows, wheres[0])]))
+    assert_moments(of_episodes(moments, others, LENGTHS[::-1])[1], oracle([(rows, wheres[0]), (others, wheres[1])]))
+    for name, b in itertools.product(EXAMPLE, range(B)):
+        own = rows[name][: LENGTHS[b], b].astype(np.float64)
+        mean = own.mean(0) if len(own) else np.zeros(own.shape[1:])
+        np.testing.assert_allclose(each.mean[name][b], mean, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(each.square[name][b], ((own - mean) ** 2).sum(0), rtol=1e-3, atol=1e-6)
+
+
+def test_moments_of_episodes_do_not_depend_on_the_batch() -> None:
+    rows, _ = make_rows(2)
+    several, _ = of_episodes(init_moments(EXAMPLE), rows, LENGTHS)
+    same = jax.tree.map(lambda x: np.broadcast_to(x[:, 2:3], x.shape), rows)
+    alike, _ = of_episodes(init_moments(EXAMPLE), same, np.full(B, LENGTHS[2]))
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[2], y[0]), several, alike)
+
+
+@pytest.mark.parametrize("garbage", [np.nan, np.inf, 77.0])
+def test_rows_after_the_end_of_an_episode_have_no_influence(garbage: float) -> None:
+    rows = make_rows(3)[0]["position"]
+    ended = (np.arange(T)[:, None] >= LENGTHS)[..., None]
+    clean, broken = (of_episodes(init_moments(jnp.zeros(3)), np.where(ended, x, rows), LENGTHS) for x in (0.0, garbage))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(broken))
+    jax.tree.map(np.testing.assert_array_equal, broken, clean)
+
+
+def test_a_large_offset_does_not_cancel_in_episodes() -> None:
+    """Neither within an episode nor between episodes, whose means differ by less than their rows do."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(100, 400, 200)
+    x = (1e4 + rng.normal(size=(200, 1)) / 10 + rng.normal(size=(200, 400))).astype(np.float32)
+    first = (1e4 + rng.normal(size=500)).astype(np.float32)
+    moments = RunningMoments(jnp.float32(len(first)), jnp.float32(first.mean(dtype=float)), jnp.float32(first.var(dtype=float)))
+
+    def row(each: Any, column: Any) -> tuple[Any, None]:
+        t, seen = column
+        return each.plus(seen, jnp.full(200, t + 1), t < lengths), None
+
+    each, _ = jax.jit(lambda columns: jax.lax.scan(row, no_rows(moments, 200), columns))((jnp.arange(400), jnp.asarray(x.T)))
+    found = add_episodes(moments, each, jnp.asarray(lengths))
+    seen = np.concatenate([first, *(own[:length] for own, length in zip(x, lengths, strict=True))]).astype(np.float64)
+    assert float(found.count) == len(seen)
+    assert float(found.mean) == pytest.approx(seen.mean(), rel=1e-6)
+    assert float(found.variance) == pytest.approx(seen.var(), rel=0.01)
+
+
+def test_parts_without_moments_are_left_out_of_episodes() -> None:
+    """Discrete parts and masks have none."""
+    seen = {"x": spaces.Box(-9, 9, (2,), np.float32), "n": spaces.Discrete(3), "action_mask": spaces.MultiBinary(4)}
+    moments: Any = init_statistics(spaces.Dict(seen), None).observations
+    each = no_rows(moments, 2)
+    assert each.mean.keys() == seen.keys() and each.mean["n"] is each.mean["action_mask"] is each.square["n"] is None
+    row = {"x": jnp.array([[1.0, 2.0], [3.0, -4.0]]), "n": jnp.array([0, 2]), "action_mask": jnp.ones((2, 4), jnp.int8)}
+    after = add_episodes(moments, each.plus(row, jnp.ones(2, jnp.int32), jnp.array([True, True])), jnp.ones(2, jnp.int32))
+    assert after.mean["n"] is None and after.variance["action_mask"] is None
+    np.testing.assert_allclose(after.mean["x"], [2.0, -1.0], rtol=1e-3)
+    np.testing.assert_allclose(after.variance["x"], [1.0, 9.0], rtol=1e-3)
+
+    alone: Any = init_statistics(spaces.Discrete(3), None).observations
+    nothing = no_rows(alone, 2).plus(jnp.array([0, 2]), jnp.ones(2, jnp.int32), jnp.array([True, True]))
+    assert float(add_episodes(alone, nothing, jnp.array([4, 5])).count) == pytest.approx(9 + PRIOR) and nothing.mean is None
+
+
+def test_episodes_without_rows_change_nothing() -> None:
+    before = update(init_moments(EXAMPLE), *make_rows(0))
+    _, after = of_episodes(before, make_rows(1)[0], np.zeros(B, int))
+    assert_moments(after, before, rtol=1e-6)
 
 
 # -------------------------------------------------------------------------------------------------------- in a learner's state
