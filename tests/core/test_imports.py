@@ -103,6 +103,7 @@ def test_arrows_point_down_only(name: str) -> None:
 ROOMS = (
     "system",
     "remote",
+    "evolution",
     "logs",
     "distributed",
     "checkpoint",

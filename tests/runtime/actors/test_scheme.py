@@ -71,7 +71,7 @@ def test_presets_serve_the_algorithm_that_they_are_named_for(name: str, algorith
 
 
 def test_all_presets_are_known() -> None:
-    assert set(SCHEMES) == {"a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo"} and jaxrl.Scheme is Scheme
+    assert set(SCHEMES) == {"a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo", "es"} and jaxrl.Scheme is Scheme
     assert set(get_args(get_args(get_type_hints(run_flags())["scheme"])[0])) == set(SCHEMES)  # as on the command line
 
 
