@@ -79,3 +79,6 @@ PEERS = {
         Peer("sbx", "SBX", ("sbx",)),
     )
 }
+
+EVOSAX = Peer("evosax", "evosax", ("evosax", "gymnax"))
+"""Peer of ``benchmarks.evolution``."""

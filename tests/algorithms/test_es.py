@@ -301,6 +301,7 @@ def test_probes_of_actions_are_learnt(strategy: str) -> None:
     assert (returns > 0.8).all()
 
 
+@pytest.mark.slow
 def test_probe_target_action() -> None:
     """A Box: the action that earns most lies within its bounds."""
     agent = small_es(probes.target_action(), members=32, episodes=1, horizon=1, sigma=0.1, learning_rate=0.1)
@@ -423,6 +424,7 @@ def test_outputs_for_other_spaces_are_refused(env: Env, output: Any, message: st
 def test_a_custom_model_fits_with_other_noise() -> None:
     """A limit of the environment is the horizon by default."""
     assert small_es("Pendulum-v1", horizon=0).rollout_length == 200 and small_es("CartPole-v1", horizon=0).rollout_length == 500
+    assert small_es("Pendulum-v1", horizon=0).spec["settings"]["horizon"] == 200  # a loaded policy has no environment to ask
     assert small_es(probes.constant_reward()._replace(max_episode_steps=9), horizon=0).rollout_length == 9
     assert small_es(probes.constant_reward()._replace(max_episode_steps=9), horizon=5).rollout_length == 5
     agent = small_es(probes.constant_reward(), model=FOREIGN, noise="sign")

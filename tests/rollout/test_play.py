@@ -29,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "gru": {"noise": "low_rank", "model": {"hidden_sizes": (8,), "core": "gru", "core_size": 4}},
 }
 DIVISIONS = ("members left out", "chunks", "both")
-QUICK = {("normal", "members left out"), ("normal", "chunks"), ("low_rank", "members left out")}
+QUICK = {("normal", "members left out"), ("normal", "chunks")}
 
 
 def kinds(*quick: str) -> Any:
@@ -194,9 +194,10 @@ def test_devices_change_no_bit(kind: str) -> None:
         assert to_floats(ours) == pytest.approx(to_floats(theirs), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_learn_from_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loops of all seeds run until the last has finished, and the first generation of each is that alone."""
-    monkeypatch.setattr(play, "FEWEST", 1)
+    monkeypatch.setattr(play, "FEWEST", 2)
     agent, keys = agent_of(), jax.random.split(jax.random.key(3), 3)
     step = jax.jit(agent.step)
     _, together = jax.jit(jax.vmap(agent.step))(jax.vmap(agent.init)(keys))
@@ -229,7 +230,7 @@ def test_members_that_have_finished_are_left_out(monkeypatch: pytest.MonkeyPatch
     rows: list[int] = []
     whole = rows_computed()
     assert whole == M * E * ROWS
-    monkeypatch.setattr(play, "FEWEST", 1)
+    monkeypatch.setattr(play, "FEWEST", 2)
     left = rows_computed()
     assert rows[0] == rows[1] < left < 0.9 * whole
 

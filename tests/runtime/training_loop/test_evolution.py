@@ -14,6 +14,7 @@ import pytest
 
 import jaxrl
 from jaxrl.rollout.autoreset import first_input
+from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.run import resume
 from jaxrl.runtime.system import devices
@@ -99,6 +100,7 @@ def test_a_loaded_policy_plays_the_mean(which: str, finished: Finished) -> None:
     assert np.abs(policy(np.asarray(seen), explore=True, key=jax.random.key(2)) - expected).max() > 0.1
 
 
+@pytest.mark.slow
 def test_a_policy_trained_with_the_default_horizon_loads(tmp_path: Path) -> None:
     """That is the step limit of the environment, which a loaded policy does not have."""
     agent = small("es", "CartPole-v1", members=2, episodes=1, horizon=0)
@@ -107,13 +109,34 @@ def test_a_policy_trained_with_the_default_horizon_loads(tmp_path: Path) -> None
     assert policy(np.zeros(4, np.float32)) in (0, 1)
 
 
-def test_the_command_line_has_options_of_noise_and_strategy(tmp_path: Path) -> None:
-    sizes = ["--members", "4", "--episodes", "1", "--horizon", "4", "--total-steps", "32", "--eval-every", "0"]
-    options = ["--strategy", "ars", "--strategy.elite_share", "0.5", "--noise", "low_rank", "--noise.rank", "2"]
-    where = ["--env", WALK, "--seeds", "1", "--out", str(tmp_path / "run"), "--quiet"]
-    assert main(["train", "es", *where, *sizes, *options]) == 0
+OPTIONS = "--strategy ars --strategy.elite_share 0.5 --noise low_rank --noise.rank 2 --members 4 --episodes 1 --horizon 4"
+
+
+def test_the_command_line_has_options_of_noise_and_strategy() -> None:
+    _, settings = parse("es", ["--env", WALK, *OPTIONS.split()])
+    agent = jaxrl.make_es(WALK, **settings)
+    assert agent.spec["settings"]["strategy"] == {"name": "ars", "elite_share": 0.5}
+    assert agent.spec["settings"]["noise"] == {"name": "low_rank", "rank": 2}
+    assert (agent.num_envs, agent.episodes, agent.rollout_length) == (4, 1, 4)
+
+
+@pytest.mark.slow
+def test_the_command_line_trains(tmp_path: Path) -> None:
+    run_of = [
+        "--env",
+        WALK,
+        "--seeds",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+        "--quiet",
+        "--total-steps",
+        "32",
+        "--eval-every",
+        "0",
+    ]
+    assert main(["train", "es", *run_of, *OPTIONS.split()]) == 0
     settings = json.loads((tmp_path / "run" / "config.json").read_text())["agent"]["settings"]
-    assert settings["strategy"] == {"name": "ars", "elite_share": 0.5}
     assert settings["noise"] == {"name": "low_rank", "rank": 2} and settings["members"] == 4
 
 

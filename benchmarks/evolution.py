@@ -1,0 +1,108 @@
+"""Speed of evolution strategies on CartPole, compared with evosax's own loop: episodes per second over whole trainings.
+
+Each side trains from the beginning with the same members, episodes, network and optimiser, on one device, in turn. A generation
+of jaxrl ends with its last episode, and leaves out members that have finished; evosax always plays all rows of the limit.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.markdown import table
+from benchmarks.peer import EVOSAX
+from benchmarks.protocol import Worker, clean_environment
+from benchmarks.record import write_result
+
+CASE: dict[str, Any] = {
+    "env": "CartPole-v1",
+    "num_actions": 2,
+    "members": 128,
+    "episodes": 4,
+    "hidden_sizes": [64, 64],
+    "sigma": 0.05,
+    "learning_rate": 0.03,
+    "generations": 20,
+}
+SIZES = ((64, 64), (256, 256))
+SIDES = ("jaxrl", "jaxrl, low rank", "evosax")
+ASKED = 2.0
+"""Required ratio of episodes per second to evosax's."""
+
+
+def run(repeats: int, scale: float, out: Path) -> dict[str, Any]:
+    """Measure all sides in turn, and write ``out/evolution.json``.
+
+    Args:
+      scale: share of the generations, to check that everything works.
+    """
+    EVOSAX.install()
+    if (load := machine.load()) is not None and load > machine.BUSY:
+        print(f"The machine is busy (load {load}), so these figures are unreliable. Measure on an idle machine.", file=sys.stderr)
+    cases = [{**CASE, "hidden_sizes": list(sizes), "generations": max(2, round(CASE["generations"] * scale))} for sizes in SIZES]
+    return write_result(out, "evolution", cases=[measure(case, repeats) for case in cases], load=load, scale=scale)
+
+
+def measure(case: dict[str, Any], repeats: int) -> dict[str, Any]:
+    """Return the seconds of the trainings of a case, by side."""
+    with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
+        environment = clean_environment(Path(cache))
+        workers = {side: stack.enter_context(Worker(command_of(side, case), environment)) for side in SIDES}
+        about = {side: worker.ask("about") for side, worker in workers.items()}
+        for worker in workers.values():
+            worker.ask("train", seed=0)  # compiles
+        trained: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+        for seed in range(1, repeats + 1):
+            for side, worker in workers.items():
+                trained[side].append(worker.ask("train", seed=seed))
+    return {"case": case, "about": about, "trained": trained}
+
+
+def command_of(side: str, case: dict[str, Any]) -> list[str]:
+    if side == "evosax":
+        return [str(EVOSAX.python), "-m", "benchmarks.evosax_peer", json.dumps(case)]
+    return [sys.executable, "-m", "benchmarks.evolution_side", json.dumps(case), "low_rank" if "low" in side else "normal"]
+
+
+def figures(result: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the figures of a case by side: episodes per second over a training, in its first and in its last generation, and the
+    mean return of the last; medians over trainings."""
+    case = result["case"]
+    number = case["members"] * case["episodes"]
+
+    def of_side(trained: list[dict[str, Any]]) -> dict[str, float]:
+        return {
+            "training": median(case["generations"] * number / sum(each["seconds"]) for each in trained),
+            "first": median(number / each["seconds"][0] for each in trained),
+            "last": median(number / each["seconds"][-1] for each in trained),
+            "return": median(each["returns"][-1] for each in trained),
+        }
+
+    return {side: of_side(trained) for side, trained in result["trained"].items()}
+
+
+def evolution_report(result: dict[str, Any]) -> str:
+    """Return the result as a Markdown table."""
+    rows = []
+    for case in result["cases"]:
+        found = figures(case)
+        sizes = "×".join(map(str, case["case"]["hidden_sizes"]))
+        for side in SIDES:
+            each, peer = found[side], found["evosax"]
+            ratio = f"{each['training'] / peer['training']:.2f}"
+            speeds = [f"{each[name]:,.0f}" for name in ("training", "first", "last")]
+            rows.append([f"{sizes}, {side}", *speeds, ratio, f"{each['return']:.0f}"])
+    headings = ["network", "episodes/s", "first generation", "last generation", "of evosax", "return"]
+    return table(headings, rows)
+
+
+def missed(result: dict[str, Any]) -> bool:
+    """Return whether the ratio to evosax misses ``ASKED`` for a network."""
+    found = [figures(case) for case in result["cases"]]
+    return any(each["jaxrl"]["training"] < ASKED * each["evosax"]["training"] for each in found)
