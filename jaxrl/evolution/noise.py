@@ -113,6 +113,7 @@ class LowRankNoise(Noise):
     """
 
     rank: Count = 1
+    """Columns of a and b."""
 
     def draws(self, key: Key, pair: Array, leaves: list[tuple[Any, Array]]) -> list[Any]:
         """Draw the noise of each leaf: an array, or for a kernel the pair (a, b)."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jaxrl.metrics import masked_max, masked_mean, masked_min
 from jaxrl.rollout.autoreset import StepOutcome
 from jaxrl.rollout.collect import advance, init_actor
 from jaxrl.rollout.running_statistics import EpisodeMoments, RunningMoments, no_rows
+from jaxrl.spaces.trees import zeros
 from jaxrl.types import ActorState, AgentState, Algorithm, Array, Env, Episodes, Key, Mean, Metrics, Policy, PyTree
 from jaxrl.xla.collectives import varying
 from jaxrl.xla.fast_random import fold_in, split
@@ -24,8 +25,10 @@ COMPACTION = 4
 FEWEST = 16
 """Members from which fewer are not worth another program."""
 
-CHUNK_SIZE = 2**24
-"""Number of parameters of members that are in memory at once."""
+CHUNK_SIZE = 2**23
+"""Numbers of members, and of their episodes, that are in memory at once."""
+OBSERVATIONS = 4
+"""Observations of an episode that are in memory at once: before and after a row, and their moments."""
 
 
 class Evaluation(NamedTuple):
@@ -105,16 +108,44 @@ def play_population(algorithm: Algorithm, env: Env, state: AgentState, member: A
         # A seed that has stopped is stepped for as long as others play.
         return played._replace(episodic_length=jnp.where(goes_on, played.episodic_length, 0))
 
-    size = chunk_size(len(member), sum(x.size for x in jax.tree.leaves(policy.params)))
+    observation = sum(x.size for x in jax.tree.leaves(zeros(env.observation_space)))
+    numbers = numbers_of_member(algorithm, policy) + OBSERVATIONS * episodes * observation
+    size = chunk_size(len(member), numbers)
     if size == len(member):
         return play(member)
     played = jax.lax.map(play, member.reshape(-1, size))
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), played)
 
 
-def chunk_size(members: int, parameters: int) -> int:
-    """Return the largest divisor of the number of members whose parameters fit into ``CHUNK_SIZE``; at least 1."""
-    return max(n for n in range(1, members + 1) if members % n == 0 and (n == 1 or n * parameters <= CHUNK_SIZE))
+def member_axes(algorithm: Algorithm, policy: Policy) -> Policy:
+    """Return the axis of each leaf of a member's policy that runs over members; None for those that all members share.
+
+    Shared ones are the leaves that ``Algorithm.members`` passes through: statistics, and the kernels under low-rank noise.
+    ``policy`` may be shapes.
+    """
+    found: list[Any] = []
+
+    def note(policy: Policy, member: Array) -> Policy:
+        assert algorithm.members is not None
+        own, before = algorithm.members(policy, member), {id(x) for x in jax.tree.leaves(policy)}
+        found.append(jax.tree.map(lambda x: None if id(x) in before else 0, own))
+        return own
+
+    jax.eval_shape(note, policy, jax.ShapeDtypeStruct((), jnp.int32))
+    return found[0]
+
+
+def numbers_of_member(algorithm: Algorithm, policy: Policy) -> int:
+    """Return how many numbers of a member's policy are not shared by all members."""
+    assert algorithm.members is not None
+    own = jax.eval_shape(algorithm.members, policy, jax.ShapeDtypeStruct((), jnp.int32))
+    axes = jax.tree.leaves(member_axes(algorithm, policy), is_leaf=lambda x: x is None)
+    return sum(x.size for x, axis in zip(jax.tree.leaves(own), axes, strict=True) if axis is not None)
+
+
+def chunk_size(members: int, numbers: int) -> int:
+    """Return the largest divisor of the number of members whose numbers fit into ``CHUNK_SIZE``; at least 1."""
+    return max(n for n in range(1, members + 1) if members % n == 0 and (n == 1 or n * numbers <= CHUNK_SIZE))
 
 
 def play_members(

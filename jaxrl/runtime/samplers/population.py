@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl.agent import state_shapes
 from jaxrl.rollout.autoreset import no_episode
-from jaxrl.rollout.play import Evaluation, population_metrics
+from jaxrl.rollout.play import Evaluation, member_axes, population_metrics
 from jaxrl.rollout.running_statistics import EpisodeMoments, no_rows
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
 from jaxrl.runtime.samplers.sampler import host_env
@@ -35,7 +35,7 @@ class MemberPlayer:
     def __init__(self, agent: Agent, on_row: Callable[[], object] = lambda: None) -> None:
         """``on_row`` is called after each row."""
         self.agent, self.on_row, self.watch = agent, on_row, Stopwatch()
-        axes, population = member_axes(agent), agent.algorithm.members
+        axes, population = member_axes(agent.algorithm, _policy_shapes(agent)), agent.algorithm.members
         assert population is not None
         self.members = CompiledCall(jax.jit(jax.vmap(population, (None, 0), axes)))
         self.act = CompiledCall(jax.jit(jax.vmap(_row_of(agent.algorithm), (axes, 0, 0, 0, 0, None, None))))
@@ -93,6 +93,10 @@ def not_played(agent: Agent, policy: Policy) -> Episodes:
     return _start(agent, policy, np.arange(agent.num_envs // agent.episodes))
 
 
+def _policy_shapes(agent: Agent) -> Policy:
+    return jax.eval_shape(agent.algorithm.policy, state_shapes(agent).learner)
+
+
 def _row_of(algorithm: Algorithm) -> Callable[..., Any]:
     """Return a function of one member that acts in a row of its episodes, and adds the observations to their moments."""
 
@@ -106,26 +110,6 @@ def _row_of(algorithm: Algorithm) -> Callable[..., Any]:
         return carry, action, moments
 
     return row
-
-
-def member_axes(agent: Agent) -> Policy:
-    """Return the axis of each leaf of a member's policy that runs over members; None for those that all members share.
-
-    Shared ones are the leaves that ``Algorithm.members`` passes through: statistics, and the kernels under low-rank noise.
-    """
-    algorithm, found = agent.algorithm, list[Any]()
-    assert algorithm.members is not None
-    population = algorithm.members
-
-    def note(policy: Policy, member: Array) -> Any:
-        before = {id(x) for x in jax.tree.leaves(policy)}
-        own = population(policy, member)
-        found.append(jax.tree.map(lambda x: None if id(x) in before else 0, own))
-        return own
-
-    policy = jax.eval_shape(algorithm.policy, state_shapes(agent).learner)
-    jax.eval_shape(note, policy, jax.ShapeDtypeStruct((), jnp.int32))
-    return found[0]
 
 
 def chunks_of(agent: Agent, num_workers: int = 1) -> list[np.ndarray]:

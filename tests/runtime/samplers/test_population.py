@@ -19,10 +19,11 @@ from jaxrl.agent import state_shapes
 from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.evolution.noise import LowRankKernel
 from jaxrl.models import greedy_policy
+from jaxrl.rollout.play import member_axes, numbers_of_member
 from jaxrl.runtime.actors.population_pool import PopulationPool
 from jaxrl.runtime.actors.scheme import Scheme, resolve_scheme
 from jaxrl.runtime.samplers import population
-from jaxrl.runtime.samplers.population import MemberPlayer, PopulationSampler, chunks_of, joined, member_axes
+from jaxrl.runtime.samplers.population import MemberPlayer, PopulationSampler, chunks_of, joined
 from jaxrl.runtime.samplers.stepper import Stepper
 from jaxrl.runtime.trainers.host import PopulationLearner
 from tests.helpers import probes
@@ -39,6 +40,10 @@ CARTPOLE = "envpool:CartPole-v1"
 
 def learner_of(agent: Any, num_seeds: int = 1) -> Any:
     return PopulationLearner(agent, PopulationSampler(agent, range(num_seeds)), num_seeds)
+
+
+def policy_shapes(agent: Any) -> Any:
+    return jax.eval_shape(agent.algorithm.policy, state_shapes(agent).learner)
 
 
 def keys(number: int = 1) -> Any:
@@ -82,13 +87,14 @@ def test_members_share_a_chunk_fairly() -> None:
 
 def test_what_all_members_share_is_not_copied() -> None:
     agent = small_es(CARTPOLE, noise="low_rank")
-    leaves, axes = jax.tree.leaves_with_path(state_shapes(agent).learner.params), member_axes(agent)
-    found = [
-        x for x in jax.tree.leaves(axes.params, is_leaf=lambda x: isinstance(x, LowRankKernel)) if isinstance(x, LowRankKernel)
-    ]
+    leaves = jax.tree.leaves_with_path(state_shapes(agent).learner.params)
+    axes, is_low = member_axes(agent.algorithm, policy_shapes(agent)), lambda x: isinstance(x, LowRankKernel)
+    found = list(filter(is_low, jax.tree.leaves(axes.params, is_leaf=is_low)))
     assert len(found) == sum("kernel" in jax.tree_util.keystr(path) for path, _ in leaves) == 2
     assert all(each.kernel is None and each.left == each.right == 0 for each in found)
-    assert set(jax.tree.leaves(member_axes(small_es(CARTPOLE)).params)) == {0}
+    assert numbers_of_member(agent.algorithm, policy_shapes(agent)) == (4 + 8) + 8 + (8 + 2) + 2  # a, b and biases, of two layers
+    plain = small_es(CARTPOLE)
+    assert set(jax.tree.leaves(member_axes(plain.algorithm, policy_shapes(plain)).params)) == {0}
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, "gymnasium:CartPole-v1", "hosted"])
