@@ -107,7 +107,7 @@ class LowRankKernel:
 @option("low_rank")
 class LowRankNoise(Noise):
     """For the kernels of dense layers, a·bᵀ / √rank with standard normal a and b, and standard normal noise for all other
-    parameters (Sarkar et al. 2025, "Evolution strategies at the hyperscale", section 4).
+    parameters (Sarkar et al. 2025, "Evolution strategies at the hyperscale").
 
     A population's forward pass shares the products with the unperturbed kernels, so it needs the built-in networks.
     """
