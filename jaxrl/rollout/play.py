@@ -123,24 +123,28 @@ def member_axes(algorithm: Algorithm, policy: Policy) -> Policy:
     Shared ones are the leaves that ``Algorithm.members`` passes through: statistics, and the kernels under low-rank noise.
     ``policy`` may be shapes.
     """
-    found: list[Any] = []
-
-    def note(policy: Policy, member: Array) -> Policy:
-        assert algorithm.members is not None
-        own, before = algorithm.members(policy, member), {id(x) for x in jax.tree.leaves(policy)}
-        found.append(jax.tree.map(lambda x: None if id(x) in before else 0, own))
-        return own
-
-    jax.eval_shape(note, policy, jax.ShapeDtypeStruct((), jnp.int32))
-    return found[0]
+    own, shared = _member_and_shared(algorithm, policy)
+    return jax.tree.map(lambda x: None if id(x) in shared else 0, own)
 
 
 def numbers_of_member(algorithm: Algorithm, policy: Policy) -> int:
     """Return how many numbers of a member's policy are not shared by all members."""
-    assert algorithm.members is not None
-    own = jax.eval_shape(algorithm.members, policy, jax.ShapeDtypeStruct((), jnp.int32))
-    axes = jax.tree.leaves(member_axes(algorithm, policy), is_leaf=lambda x: x is None)
-    return sum(x.size for x, axis in zip(jax.tree.leaves(own), axes, strict=True) if axis is not None)
+    own, shared = _member_and_shared(algorithm, policy)
+    return sum(x.size for x in jax.tree.leaves(own) if id(x) not in shared)
+
+
+def _member_and_shared(algorithm: Algorithm, policy: Policy) -> tuple[Policy, set[int]]:
+    """Return a member's policy, traced, and the ids of its leaves that are those of ``policy``."""
+    traced: list[Any] = []
+
+    def note(policy: Policy, member: Array) -> Policy:
+        assert algorithm.members is not None
+        own = algorithm.members(policy, member)
+        traced.append((own, {id(x) for x in jax.tree.leaves(policy)}))
+        return own
+
+    jax.eval_shape(note, policy, jax.ShapeDtypeStruct((), jnp.int32))
+    return traced[0]
 
 
 def chunk_size(members: int, numbers: int) -> int:

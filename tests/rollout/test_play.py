@@ -165,10 +165,6 @@ def undivided(kind: str) -> Any:
     return after_generations(agent_of(kind))
 
 
-def parameters(agent: Agent) -> int:
-    return sum(x.size for x in jax.tree.leaves(jax.eval_shape(agent.init, KEY()).learner.params))
-
-
 @pytest.mark.parametrize(
     ("kind", "division"),
     [pytest.param(*case, marks=slow_unless(case in QUICK)) for case in itertools.product(KINDS, DIVISIONS)],
@@ -177,7 +173,7 @@ def test_divisions_change_no_bit(kind: str, division: str, monkeypatch: pytest.M
     """Of the state and of metrics, after three generations: chunks of four members, and members left out from four down."""
     expected, agent = undivided(kind), agent_of(kind)
     if division != "members left out":
-        monkeypatch.setattr(play, "CHUNK_SIZE", 4 * parameters(agent) + 1)
+        monkeypatch.setattr(play, "chunk_size", lambda members, numbers: 4)
     if division != "chunks":
         monkeypatch.setattr(play, "FEWEST", 1)
     assert_bit_equal(after_generations(agent), expected)
@@ -233,6 +229,14 @@ def test_members_that_have_finished_are_left_out(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(play, "FEWEST", 2)
     left = rows_computed()
     assert rows[0] == rows[1] < left < 0.9 * whole
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("normal", 16 + 8 + 16 + 2), ("low_rank", (2 + 8) + 8 + (8 + 2) + 2)])
+def test_a_member_holds_what_it_does_not_share(kind: str, expected: int) -> None:
+    """A hidden layer of 8 units: with noise of low rank kernels are shared, and statistics always."""
+    agent = agent_of(kind)
+    policy = jax.eval_shape(lambda: agent.algorithm.policy(agent.init(KEY()).learner))
+    assert play.numbers_of_member(agent.algorithm, policy) == expected
 
 
 @pytest.mark.parametrize(

@@ -157,11 +157,13 @@ def _last_policies(agent: Agent, saved: Path, run: str | None) -> tuple[Policy, 
     found, info = read_arrays(saved, run=run)
     found = by_path(found)
     learner = state_shapes(agent).learner
-    # Keys, and a replay buffer that was not saved, are not part of a policy.
+    # Keys, and a replay buffer that was not saved, are not part of a policy, unless it explores with them.
     arrays = jax.tree_util.tree_map_with_path(lambda path, _: found.get(f".learner{jax.tree_util.keystr(path)}"), learner)
     pairs = zip(agent.hyperparams, arrays.hyperparams, strict=True)
     numbers = [default if there is None else there for default, there in pairs]  # None: the hyperparameter did not exist yet
-    return agent.algorithm.policy(arrays._replace(hyperparams=type(agent.hyperparams)(*numbers))), info.step
+    keys = jax.vmap(jax.random.key)(np.zeros(len(jax.tree.leaves(arrays.params)[0]), np.uint32))
+    learners = arrays._replace(hyperparams=type(agent.hyperparams)(*numbers), key=keys)
+    return jax.vmap(agent.algorithm.policy)(learners), info.step
 
 
 def _evaluated(records: Sequence[Record], rows: list[int]) -> np.ndarray:

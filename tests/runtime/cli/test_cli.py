@@ -71,8 +71,10 @@ def test_every_setting_is_a_flag(algorithm: str, capsys: pytest.CaptureFixture[s
     assert all(f"--{name.replace('_', '-')}" in text for name in dotted_names(config))
     agent = getattr(jaxrl, f"make_{algorithm}")(gymnax_id(algorithm))
     added = {field.name: field.default for field in dataclasses.fields(config) if "added" in field.metadata}
-    apart = {"total_steps", *option_fields(config)}  # of a run; and flags of options are absent unless they are given
-    assert settings == {name: value for name, value in (added | agent.spec["settings"]).items() if name not in apart}
+    # total_steps is of a run, and horizon is the environment's limit; flags of options are absent unless they are given.
+    apart = {"total_steps", "horizon", *option_fields(config)}
+    expected = {name: value for name, value in (added | agent.spec["settings"]).items() if name not in apart}
+    assert {name: value for name, value in settings.items() if name != "horizon"} == expected
 
 
 def test_flags_reach_run_and_builder() -> None:
