@@ -144,7 +144,7 @@ def test_ctrl_c_saves_all_jobs_and_the_same_command_resumes(tmp_path: Path) -> N
     file, out = written(tmp_path, 400_000), tmp_path / "out"
     command = [sys.executable, "-m", "jaxrl", "sweep", str(file), "--out", str(out), "--engine", "ray"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert soon(lambda: len(list(out.glob("jobs/*/progress.csv"))) == 2)
+    assert soon(lambda: len(list(out.glob("jobs/*/progress.csv"))) == 2, 180.0)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=120)[0]
     assert process.returncode == 130 and "stopping: 2 jobs save their states" in said
