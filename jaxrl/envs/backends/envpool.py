@@ -99,8 +99,8 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
         copies: int = 1,
         options: Mapping[str, Any] = options,
     ) -> HostEnvs:
-        seeds = env_seeds(seed, num_envs, first_id) * copies
-        num_envs = check_count("num_envs", len(seeds))
+        seeds = env_seeds(seed, check_count("num_envs", num_envs), first_id) * copies
+        num_envs = len(seeds)
         batch_size = num_envs if batch_size is None else check_count("batch_size", batch_size)
         if num_envs % batch_size:
             raise ValueError(f"{label}: batch_size={batch_size} must divide num_envs={num_envs}")

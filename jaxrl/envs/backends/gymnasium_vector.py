@@ -53,7 +53,7 @@ class Task(NamedTuple):
         if options and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
             for name, value in WITHOUT_A_SCREEN.items():
                 os.environ.setdefault(name, value)
-        return Running(self, env_seeds(seed, num_envs, first_id) * copies, first_id, options)
+        return Running(self, env_seeds(seed, check_count("num_envs", num_envs), first_id) * copies, first_id, options)
 
 
 class Running:
@@ -62,7 +62,7 @@ class Running:
     def __init__(self, task: Task, seeds: Sequence[int], first_id: int, options: Mapping[str, Any]) -> None:
         self._task, self._first_id, self._envs = task, first_id, list[gymnasium.Env]()
         self._drawn = "render_mode" in options
-        self._num_envs = num_envs = check_count("num_envs", len(seeds))
+        self._num_envs = num_envs = len(seeds)
         self._seeds: list[int | None] = [*seeds]
         self._done: np.ndarray | None = None
         self._info_dtypes: dict[str, np.dtype] = {}
