@@ -30,8 +30,10 @@ def descent_gradient(
     """Return weight_decay · θ − Σ w_m ε_m / (N σ), along which an optimiser descends.
 
     Args:
-      noise, key, params, axis_name: as in ``weighted_noise``.
+      noise: distribution of the noise; this, ``key``, ``params`` and ``axis_name`` are as in ``weighted_noise``.
+      sigma: standard deviation of the members' parameters, f32[].
       weights: weights of all members, f32[N].
+      weight_decay: f32[].
     """
     ascent = weighted_noise(noise, key, weights, params, axis_name)
     scale = 1 / (weights.shape[0] * sigma)
