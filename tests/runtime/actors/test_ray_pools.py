@@ -139,7 +139,7 @@ def test_a_worker_without_a_place_ends_the_pool(nodes: Nodes, tmp_path: Path) ->
     """After ``timeout`` seconds, in which a machine might have come."""
     agent = small_ppo(ENV, num_envs=3)
     policy = policies(agent, SEEDS)
-    with opened(agent, SEEDS, 3, engine="ray", placement="spread", timeout=12.0) as (pool, _):
+    with opened(agent, SEEDS, 3, engine="ray", placement="spread", timeout=4.0) as (pool, _):
         pool.collect(policy(0), keys(SEEDS, 0))
         (worker,) = [worker for worker in range(3) if node_of(pool, nodes, worker) == len(nodes.raylets) - 1]
         nodes.signal(-1, signal.SIGKILL)
@@ -148,7 +148,7 @@ def test_a_worker_without_a_place_ends_the_pool(nodes: Nodes, tmp_path: Path) ->
             WorkerFailed, match=rf"worker {worker} .* has no place \(.*asks for 1 CPU, (and there are 2|which other programs)"
         ):
             pool.collect(policy(1), keys(SEEDS, 1))
-        assert 12.0 < time.monotonic() - start < 60.0
+        assert 4.0 < time.monotonic() - start < 30.0
     nodes.add()
 
 
