@@ -16,7 +16,21 @@ from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.rollout.collect import check_env_params, collect, init_actor
 from jaxrl.rollout.play import play_population, population_metrics
 from jaxrl.settings.validation import merge_hyperparams, setting_types
-from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, Episodes, HostEnv, Key, LearnerState, Metrics, PyTree, Rollout
+from jaxrl.types import (
+    Agent,
+    AgentState,
+    Algorithm,
+    Array,
+    Env,
+    Episodes,
+    HostEnv,
+    Key,
+    LearnerState,
+    Metrics,
+    Policy,
+    PyTree,
+    Rollout,
+)
 from jaxrl.xla.fast_random import fold_in
 from jaxrl.xla.ordered_collectives import in_order
 from jaxrl.xla.private_jax import is_traced, setting
@@ -102,6 +116,11 @@ def with_total_steps(agent: Agent, hyperparams: Any, total_steps: int) -> Any:
 def state_shapes(agent: Agent) -> AgentState:
     """Return the shapes of the state that ``agent.init`` returns."""
     return jax.eval_shape(lambda: agent.init(jax.random.key(0)))
+
+
+def policy_shapes(agent: Agent) -> Policy:
+    """Return the shapes of the policy of such a state."""
+    return jax.eval_shape(agent.algorithm.policy, state_shapes(agent).learner)
 
 
 def refuse_env_params(env: HostEnv) -> None:

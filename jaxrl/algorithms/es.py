@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -63,17 +63,20 @@ class ESConfig(AgentConfig):
         return self.horizon
 
     @property
+    def size_names(self) -> tuple[str, ...]:
+        return ("members", "episodes", "horizon")
+
+    @property
     def optimizer(self) -> OptimizerFn:
         return sgd if isinstance(self.strategy, ARS) else adam
+
+    def for_env(self, env: Env | HostEnv) -> Self:
+        return self if self.horizon else dataclasses.replace(self, horizon=episode_limit(env))
 
     def check(self, *, recurrent: bool = False) -> None:
         if self.members % 2:
             raise ValueError(f"members={self.members} must be even: members are pairs with opposite noise")
-        if self.steps_per_iteration > MOST_ROWS:
-            raise ValueError(
-                f"members={self.members} * episodes={self.episodes} * horizon={self.horizon} is {self.steps_per_iteration} rows "
-                "per iteration, which are counted in 32 bits: use fewer"
-            )
+        super().check(recurrent=recurrent)
 
 
 class ESHyperparams(NamedTuple):
@@ -240,11 +243,6 @@ def make_es(env: EnvLike, **keywords: Any) -> Agent:
     kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
     prepared = prepare(make_es, env, ESConfig, ESHyperparams, settings, kinds, greedy_policy, parts, memory=True)
     check_greedy_policy(parts["model"], prepared.output, prepared.env.action_space)
-    config = prepared.setup.config
-    if isinstance(config.noise, LowRankNoise):
-        check_low_rank(parts["model"], prepared.setup.model, prepared.env, config.noise)
-    config = dataclasses.replace(config, horizon=config.horizon or episode_limit(prepared.env))
-    config.check()
-    spec = {**prepared.spec, "settings": {**prepared.spec["settings"], "horizon": config.horizon}}
-    prepared = dataclasses.replace(prepared, setup=dataclasses.replace(prepared.setup, config=config), spec=spec)
+    if isinstance(noise := prepared.setup.config.noise, LowRankNoise):
+        check_low_rank(parts["model"], prepared.setup.model, prepared.env, noise)
     return prepared.bind(make_algorithm(prepared.setup))

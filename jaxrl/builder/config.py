@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 from jaxrl.optimize import OptimizerFn, clipped_adam
 from jaxrl.replay.options import Episode, Final, Future, Prioritized, Uniform
 from jaxrl.settings.validation import Count, CountOrZero, Positive, added
+from jaxrl.types import Env, HostEnv
 
 
-class AgentConfig:
+class AgentConfig(abc.ABC):
     """Base of structural settings, which determine shapes or control flow. Counts are global, over all devices."""
 
     # Properties, so that they are not settings of every algorithm.
     @property
+    @abc.abstractmethod
     def num_envs(self) -> int:
         """Number of environments stepped in parallel."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def rollout_length(self) -> int:
         """Rows per environment in an iteration."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def anneal(self) -> bool:
         """Anneal the learning rate linearly to 0 at ``total_steps``."""
-        raise NotImplementedError
+
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        """Names of the settings whose product is the number of rows per iteration."""
+        return ("num_envs", "rollout_length")
 
     @property
     def episodes(self) -> int:
@@ -42,6 +49,10 @@ class AgentConfig:
     def warmup_iterations(self) -> int:
         """Number of iterations that collect and observe rollouts before the first update."""
         return 0
+
+    def for_env(self, env: Env | HostEnv) -> Self:
+        """Return the settings with those filled in that depend on the environment; here themselves."""
+        return self
 
     def network(self, default: Any) -> Any:
         """Return the function of the spaces that makes the network for these settings; here ``default``, the algorithm's own."""
@@ -61,6 +72,9 @@ class AgentConfig:
         Raises:
           ValueError: the sizes do not fit together.
         """
+        if self.steps_per_iteration >= 2**31:
+            sizes = " * ".join(f"{name}={getattr(self, name)}" for name in self.size_names)
+            raise ValueError(f"{sizes} is {self.steps_per_iteration} rows per iteration, which are counted in 32 bits: use fewer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,13 +88,6 @@ class RolloutConfig(AgentConfig):
     anneal: bool = True
     """Anneal the learning rate linearly to 0 at ``total_steps``. There is no annealing if ``total_steps`` is unknown, or if
     ``schedules`` has an entry for the learning rate."""
-
-    def check(self, *, recurrent: bool = False) -> None:
-        if self.steps_per_iteration >= 2**31:
-            raise ValueError(
-                f"num_envs={self.num_envs} * rollout_length={self.rollout_length} is {self.steps_per_iteration} rows per "
-                "iteration, which are counted in 32 bits: use fewer"
-            )
 
 
 @dataclasses.dataclass(frozen=True)

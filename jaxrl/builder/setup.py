@@ -328,6 +328,7 @@ def prepare(
     data: Any
     structure, data = split_settings(builder.__name__, config, hyperparams, settings, parts)
     bound = resolve_env(env)
+    structure = structure.for_env(bound)
     parts = {**parts, "model": with_arguments(parts["model"], default_model)}
     title = title_of(builder.__name__)
     check_actions(title, bound, actions)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.evolution.noise import Noise, weighted_noise
+from jaxrl.evolution.noise import IndependentNoise, Noise, weighted_noise
 from jaxrl.evolution.shaping import ShapingFn
 from jaxrl.types import Array, Key, PyTree
 
@@ -57,7 +57,12 @@ class VersionFitness(NamedTuple):
 
 
 def stale_gradient(
-    correction: str, noise: Noise, shaping: ShapingFn, theta: Array, tested: list[VersionFitness], age_discount: float = 1.0
+    correction: str,
+    noise: IndependentNoise,
+    shaping: ShapingFn,
+    theta: Array,
+    tested: list[VersionFitness],
+    age_discount: float = 1.0,
 ) -> tuple[Array, dict[str, float]]:
     """Estimate the gradient at ``theta``, f32[D], from members of several versions.
 
@@ -96,7 +101,7 @@ def stale_gradient(
     return total / max(weight, 1e-30), {"used": float(sum(len(each.member) for each in used)), **logged}
 
 
-def _pooled(noise: Noise, shaping: ShapingFn, theta: Array, tested: list[VersionFitness], weights: Array) -> Array:
+def _pooled(noise: IndependentNoise, shaping: ShapingFn, theta: Array, tested: list[VersionFitness], weights: Array) -> Array:
     shaped = weights * shaping(jnp.concatenate([each.fitness for each in tested]))
     total, at = jnp.zeros_like(theta), 0
     for each in tested:
@@ -105,7 +110,7 @@ def _pooled(noise: Noise, shaping: ShapingFn, theta: Array, tested: list[Version
     return total / weights.sum()
 
 
-def _densities(noise: Noise, theta: Array, tested: list[VersionFitness]) -> Array:
+def _densities(noise: IndependentNoise, theta: Array, tested: list[VersionFitness]) -> Array:
     """Return the importance weights of all members, clipped."""
     logs = []
     for each in tested:
@@ -114,26 +119,21 @@ def _densities(noise: Noise, theta: Array, tested: list[VersionFitness]) -> Arra
     return jnp.minimum(jnp.exp(jnp.minimum(jnp.concatenate(logs), 20.0)), MOST_WEIGHT)
 
 
-def _noise_of(noise: Noise, key: Key, member: Array, size: int) -> Array:
-    drawn = noise.draw(key, member // 2, size)
-    return jnp.where(member % 2 == 0, drawn, -drawn)
-
-
 @partial(jax.jit, static_argnums=0)
-def _projections(noise: Noise, key: Key, member: Array, direction: Array) -> Array:
+def _projections(noise: IndependentNoise, key: Key, member: Array, direction: Array) -> Array:
     """Return ε_m · direction of each member, f32[n]."""
-    return jax.lax.map(lambda m: _noise_of(noise, key, m, direction.size) @ direction, member)
+    return jax.lax.map(lambda m: noise.of_member(key, m, direction.size) @ direction, member)
 
 
-def _sum(noise: Noise, tested: VersionFitness, weights: Array) -> Array:
+def _sum(noise: IndependentNoise, of: VersionFitness, weights: Array) -> Array:
     """Return Σ w_m ε_m, f32[D]."""
-    return _weighted_sum(noise, tested.key, tested.member, weights, tested.theta)
+    return _weighted_sum(noise, of.key, of.member, weights, of.theta)
 
 
 @partial(jax.jit, static_argnums=0)
-def _weighted_sum(noise: Noise, key: Key, member: Array, weights: Array, like: Array) -> Array:
+def _weighted_sum(noise: IndependentNoise, key: Key, member: Array, weights: Array, like: Array) -> Array:
     def add(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
-        return total + part[1] * _noise_of(noise, key, part[0], total.size), None
+        return total + part[1] * noise.of_member(key, part[0], total.size), None
 
     return jax.lax.scan(add, jnp.zeros_like(like), (member, weights))[0]
 

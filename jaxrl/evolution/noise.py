@@ -8,6 +8,7 @@ strategies").
 
 from __future__ import annotations
 
+import abc
 import itertools
 import math
 from dataclasses import dataclass
@@ -28,18 +29,10 @@ WORD = 32
 """Bits of a word of random bits."""
 
 
-class Noise(Option):
+class Noise(Option, abc.ABC):
     """Distribution of the noise, with mean 0 and variance 1 for each parameter."""
 
-    def draw(self, key: Key, pair: Array, size: int) -> Array:
-        """Draw the noise of the first member of a pair, f32[size].
-
-        Args:
-          key: key of the generation.
-          pair: number of the pair, i32[].
-        """
-        raise NotImplementedError
-
+    @abc.abstractmethod
     def member(self, key: Key, member: Array, params: PyTree, sigma: Array) -> PyTree:
         """Return the parameters of a member: ``params`` plus ``sigma`` times its noise.
 
@@ -49,9 +42,8 @@ class Noise(Option):
           params: mean of the population.
           sigma: standard deviation, f32[].
         """
-        mean, unravel = ravel_pytree(params)
-        return unravel(mean + _signed(member, sigma) * self.draw(key, member // 2, mean.size))
 
+    @abc.abstractmethod
     def weighted(self, key: Key, pairs: Array, weights: Array, params: PyTree) -> PyTree:
         """Return the sum of weight times noise over the first members of some pairs, with the structure of ``params``.
 
@@ -59,12 +51,36 @@ class Noise(Option):
           pairs: numbers of the pairs, i32[P].
           weights: f32[P].
         """
+
+
+class IndependentNoise(Noise):
+    """Noise that is independent between parameters."""
+
+    @abc.abstractmethod
+    def draw(self, key: Key, pair: Array, size: int) -> Array:
+        """Draw the noise of the first member of a pair, f32[size].
+
+        Args:
+          key: key of the generation.
+          pair: number of the pair, i32[].
+        """
+
+    def of_member(self, key: Key, member: Array, size: int) -> Array:
+        """Draw the noise of a member, f32[size]."""
+        drawn = self.draw(key, member // 2, size)
+        return jnp.where(member % 2 == 0, drawn, -drawn)
+
+    def member(self, key: Key, member: Array, params: PyTree, sigma: Array) -> PyTree:
+        mean, unravel = ravel_pytree(params)
+        return unravel(mean + sigma * self.of_member(key, member, mean.size))
+
+    def weighted(self, key: Key, pairs: Array, weights: Array, params: PyTree) -> PyTree:
         mean, unravel = ravel_pytree(params)
         return unravel(weights @ jax.vmap(lambda pair: self.draw(key, pair, mean.size))(pairs))
 
 
 @option("normal")
-class NormalNoise(Noise):
+class NormalNoise(IndependentNoise):
     """Standard normal noise (Salimans et al. 2017)."""
 
     def draw(self, key: Key, pair: Array, size: int) -> Array:
@@ -72,7 +88,7 @@ class NormalNoise(Noise):
 
 
 @option("sign")
-class SignNoise(Noise):
+class SignNoise(IndependentNoise):
     """+1 or −1 with equal probability (Rademacher; Spall 1992), which any language reproduces to the bit.
 
     The value is +1 where bit j mod 32 of word j // 32 is 0, and else −1. Word w is the exclusive or of the two words of
@@ -130,7 +146,7 @@ class LowRankNoise(Noise):
 
     def member(self, key: Key, member: Array, params: PyTree, sigma: Array) -> PyTree:
         leaves, structure = jax.tree.flatten_with_path(params)
-        sigma, scale = _signed(member, sigma), 1 / math.sqrt(self.rank)
+        sigma, scale = jnp.where(member % 2 == 0, sigma, -sigma), 1 / math.sqrt(self.rank)
 
         def perturbed(mean: Array, noise: Any) -> Any:
             if isinstance(noise, tuple):
@@ -156,10 +172,6 @@ class LowRankNoise(Noise):
 def is_kernel(path: Any, x: Array) -> bool:
     """Return whether a leaf of a flax network's parameters is the kernel of a dense layer."""
     return x.ndim == 2 and getattr(path[-1], "key", None) == "kernel" if path else False
-
-
-def _signed(member: Array, sigma: Array) -> Array:
-    return jnp.where(member % 2 == 0, sigma, -sigma)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ sums

@@ -21,9 +21,9 @@ from jaxrl.xla.fast_random import fold_in, split
 from jaxrl.xla.seed_axis import any_seed, more_than
 
 COMPACTION = 4
-"""Factor by which the number of members that are stepped falls when so few of them still play."""
+"""Once at most one in this number of members still plays, the others are left out of the batch."""
 FEWEST = 16
-"""Members from which fewer are not worth another program."""
+"""Smallest batch of members: leaving out more of them costs more than it saves."""
 
 CHUNK_SIZE = 2**23
 """Numbers of members, and of their episodes, that are in memory at once."""

@@ -93,8 +93,12 @@ def no_rows(moments: RunningMoments, batch_size: int) -> EpisodeMoments:
 
 
 def add_episodes(moments: RunningMoments, episodes: EpisodeMoments, count: Array) -> RunningMoments:
-    """Update moments with those of episodes of ``count`` rows, i32[B]."""
-    weight = count.astype(jnp.float32)
+    """Update moments with those of episodes of ``count`` rows, i32[B]. An episode whose moments are not finite is left out."""
+    finite = jnp.ones(count.shape, bool)
+    for leaf in jax.tree.leaves(episodes):
+        finite &= jnp.isfinite(leaf).reshape(len(leaf), -1).all(1)
+    episodes = jax.tree.map(lambda x: jnp.where(expand_mask(finite, x), x, 0.0), episodes)
+    weight = jnp.where(finite, count, 0).astype(jnp.float32)
     number = weight.sum()
     merged = moments.count + number
 

@@ -206,6 +206,16 @@ def test_rows_after_the_end_of_an_episode_have_no_influence(garbage: float) -> N
     jax.tree.map(np.testing.assert_array_equal, broken, clean)
 
 
+def test_an_episode_that_is_not_finite_is_left_out() -> None:
+    rows = make_rows(3)[0]["position"]
+    broken = rows.copy()
+    broken[0, 0] = np.nan
+    lengths = np.where(np.arange(B) == 0, 0, LENGTHS)
+    assert LENGTHS[0] > 0
+    found, expected = (of_episodes(init_moments(jnp.zeros(3)), x, n)[1] for x, n in ((broken, LENGTHS), (rows, lengths)))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
 def test_a_large_offset_does_not_cancel_in_episodes() -> None:
     """Neither within an episode nor between episodes, whose means differ by less than their rows do."""
     rng = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.agent import state_shapes
+from jaxrl.agent import policy_shapes
 from jaxrl.builder.spec import build
 from jaxrl.runtime.actors import messages
 from jaxrl.runtime.actors.central_inference import with_threads
@@ -39,7 +39,7 @@ class Actor:
         self.agent = agent._replace(env=with_threads(agent, job.num_threads))
         mine = (self.agent, job.seeds, job.offset + job.first_id, job.num_envs)
         self.sampler = CutSampler(*mine, lambda: is_due(self.number)) if job.cut_short else HostSampler(*mine)
-        policy = jax.eval_shape(self.agent.algorithm.policy, state_shapes(self.agent).learner)
+        policy = policy_shapes(self.agent)
         self.policies = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(job.seeds), *x.shape), x.dtype), policy)
         learn: Any = self.agent.algorithm.gradients if job.gradients else lambda policy, rollout: ((), {})
         self.gradients = jax.jit(over_seeds(len(job.seeds))(learn))

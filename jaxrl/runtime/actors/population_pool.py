@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.agent import policy_shapes
 from jaxrl.builder.spec import build
 from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.runtime.actors.central_inference import with_threads
@@ -39,7 +40,7 @@ class Member:
         self.timeout, self.set_at = timeout, 0.0
         agent = agent._replace(env=with_threads(agent, threads))
         self.player = MemberPlayer(agent, self.expect)
-        self.shapes = jax.eval_shape(agent.algorithm.policy, jax.eval_shape(agent.init, jax.random.key(0)).learner)
+        self.shapes = policy_shapes(agent)
 
     def play(self, leaves: Sequence[np.ndarray], key_data: np.ndarray, member: np.ndarray) -> tuple[Episodes, dict[str, float]]:
         """Return the episodes of some members, and seconds spent on ``diagnostics.PARTS``."""
@@ -95,17 +96,17 @@ class PopulationPool:
                 raise WorkerFailed(str(error)) from error
             raise
 
-    def collect(self, policy: Policy, key: Key, on: np.ndarray) -> tuple[Episodes, Metrics]:
-        """Play the next generation of each seed where ``on``, bool[num_seeds]."""
+    def collect(self, policy: Policy, key: Key, active: np.ndarray) -> tuple[Episodes, Metrics]:
+        """Play the next generation of each seed where ``active``, bool[num_seeds]."""
         leaves, data = [np.asarray(x) for x in plain_leaves(policy)], np.asarray(jax.random.key_data(key))
         calls = list[tuple[Any, ...]]()
-        for i in np.flatnonzero(on).tolist():
+        for i in np.flatnonzero(active).tolist():
             sent = self.cluster.put([x[i] for x in leaves])
             calls += [("play", sent, data[i], chunk) for chunk in self.chunks]
         results = iter(self._results(SharedCalls(self.members, calls, self.scheme.max_restarts)))
         of_seeds = []
         for i in range(self.num_seeds):
-            if not on[i]:
+            if not active[i]:
                 of_seeds.append(not_played(self.agent, jax.tree.map(lambda x, i=i: x[i], policy)))
                 continue
             played, spent = zip(*[next(results) for _ in self.chunks], strict=True)
@@ -116,11 +117,15 @@ class PopulationPool:
         return episodes, self.metrics(episodes)
 
     def _results(self, calls: SharedCalls) -> list[tuple[Episodes, dict[str, float]]]:
+        """Wait for all calls. Raise WorkerFailed if one fails, or if workers were replaced more than ``max_restarts`` times."""
         try:
-            return [future.result() for future in calls.futures]
+            found = [future.result() for future in calls.futures]
         except (RemoteError, WorkerLost, TimeoutError) as error:
             calls.drop()
             raise WorkerFailed(str(error)) from error
+        if (number := sum(self.restarts)) > (most := self.scheme.max_restarts):
+            raise WorkerFailed(f"workers were replaced {number} times, and max_restarts={most}: raise it, or see their logs")
+        return found
 
     @property
     def restarts(self) -> list[int]:

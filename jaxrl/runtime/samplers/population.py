@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.agent import state_shapes
+from jaxrl.agent import policy_shapes
 from jaxrl.rollout.autoreset import no_episode
 from jaxrl.rollout.play import Evaluation, member_axes, population_metrics
 from jaxrl.rollout.running_statistics import EpisodeMoments, no_rows
@@ -35,7 +35,7 @@ class MemberPlayer:
     def __init__(self, agent: Agent, on_row: Callable[[], object] = lambda: None) -> None:
         """``on_row`` is called after each row."""
         self.agent, self.on_row, self.watch = agent, on_row, Stopwatch()
-        axes, population = member_axes(agent.algorithm, _policy_shapes(agent)), agent.algorithm.members
+        axes, population = member_axes(agent.algorithm, policy_shapes(agent)), agent.algorithm.members
         assert population is not None
         self.members = CompiledCall(jax.jit(jax.vmap(population, (None, 0), axes)))
         self.act = CompiledCall(jax.jit(jax.vmap(_row_of(agent.algorithm), (axes, 0, 0, 0, 0, None, None))))
@@ -93,10 +93,6 @@ def not_played(agent: Agent, policy: Policy) -> Episodes:
     return _start(agent, policy, np.arange(agent.num_envs // agent.episodes))
 
 
-def _policy_shapes(agent: Agent) -> Policy:
-    return jax.eval_shape(agent.algorithm.policy, state_shapes(agent).learner)
-
-
 def _row_of(algorithm: Algorithm) -> Callable[..., Any]:
     """Return a function of one member that acts in a row of its episodes, and adds the observations to their moments."""
 
@@ -134,13 +130,15 @@ class PopulationSampler:
         self.watch = self.player.watch
         self.metrics = metrics_of(agent, len(seeds))
 
-    def collect(self, policy: Policy, key: Key, on: np.ndarray) -> tuple[Episodes, Metrics]:
-        """Play the next generation of each seed where ``on``, bool[num_seeds]."""
+    def collect(self, policy: Policy, key: Key, active: np.ndarray) -> tuple[Episodes, Metrics]:
+        """Play the next generation of each seed where ``active``, bool[num_seeds]."""
         played = []
         for i in range(self.num_seeds):
             one, own_key = jax.tree.map(lambda x, i=i: x[i], (policy, key))
-            parts = [self.player.play(one, own_key, chunk) for chunk in self.chunks] if on[i] else [not_played(self.agent, one)]
-            played.append(joined(parts))
+            if active[i]:
+                played.append(joined([self.player.play(one, own_key, chunk) for chunk in self.chunks]))
+            else:
+                played.append(not_played(self.agent, one))
         episodes: Any = jax.tree.map(lambda *leaves: np.stack(leaves), *played)
         return episodes, self.metrics(episodes)
 

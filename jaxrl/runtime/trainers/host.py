@@ -64,7 +64,8 @@ class HostLearner:
         algorithm, over = agent.algorithm, over_seeds(num_seeds)
         self.start: Callable[..., AgentState] = agent.init if num_seeds is None else CompiledCall(jax.jit(over(agent.init)))
         self.policy: Callable[..., Policy] = jax.jit(over(algorithm.policy))
-        self.update = InPlace(algorithm, algorithm.learn_from or algorithm.update, num_seeds)
+        self.update_one: Callable[[Any, Any], tuple[Any, Metrics]] = algorithm.learn_from or algorithm.update
+        self.update = InPlace(algorithm, self.update_one, num_seeds)
         self.observe = InPlace(algorithm, algorithm.observe, num_seeds) if algorithm.observe else None
         self.learn = InPlace(algorithm, self._learn, num_seeds)
         self.iteration_key: Callable[..., Key] = jax.jit(over(jax.random.fold_in))
@@ -120,7 +121,7 @@ class HostLearner:
     def learn_from(self, learner: Any, rollout: Rollout, episodes: Metrics) -> tuple[Any, Metrics]:
         """Learn from the sampler's result, for one seed."""
         lag = policy_lag(learner.version, rollout.version)
-        learner, losses = self.agent.algorithm.update(learner, rollout)
+        learner, losses = self.update_one(learner, rollout)
         return learner, episodes | losses | lag
 
     def close(self) -> None:
@@ -139,12 +140,6 @@ class PopulationLearner(HostLearner):
         policy, key = self.policy(state.learner), self.iteration_key(state.key, state.iteration + ahead)
         sampler: Any = self.sampler
         return partial(sampler.collect, policy, key, np.asarray(self.remaining_rows(state.learner)) > 0)
-
-    def learn_from(self, learner: Any, rollout: Any, episodes: Metrics) -> tuple[Any, Metrics]:
-        assert self.agent.algorithm.learn_from is not None
-        lag = policy_lag(learner.version, rollout.version)
-        learner, metrics = self.agent.algorithm.learn_from(learner, rollout)
-        return learner, episodes | metrics | lag
 
 
 class HostDriver:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.agent import state_shapes
+from jaxrl.agent import policy_shapes, state_shapes
 from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.evolution.noise import LowRankKernel
 from jaxrl.models import greedy_policy
@@ -40,10 +40,6 @@ CARTPOLE = "envpool:CartPole-v1"
 
 def learner_of(agent: Any, num_seeds: int = 1) -> Any:
     return PopulationLearner(agent, PopulationSampler(agent, range(num_seeds)), num_seeds)
-
-
-def policy_shapes(agent: Any) -> Any:
-    return jax.eval_shape(agent.algorithm.policy, state_shapes(agent).learner)
 
 
 def keys(number: int = 1) -> Any:
@@ -142,6 +138,22 @@ def test_the_members_of_a_lost_worker_are_played_again(tmp_path: Path) -> None:
             soon(lambda generation=generation: sum(pool.restarts) > generation)
         assert sum(pool.restarts) == 3 and all("SIGKILL" in note for note in notes)
         assert_bit_equal(state.learner, expected.learner)
+    finally:
+        pool.close()
+
+
+@pytest.mark.slow
+def test_restarts_are_limited_over_all_workers(tmp_path: Path) -> None:
+    agent = small_es(CARTPOLE, members=4)
+    pool = PopulationPool(agent, [0], Scheme(num_workers=2, max_restarts=1), tmp_path, list[str]().append)
+    learner = PopulationLearner(agent, pool, 1)
+    try:
+        state = learner.init(keys())
+        for worker in workers_of(os.getpid()):
+            os.kill(worker, signal.SIGKILL)
+        soon(lambda: sum(pool.restarts) == 2)
+        with pytest.raises(WorkerFailed, match="workers were replaced 2 times, and max_restarts=1"):
+            learner.step(state)
     finally:
         pool.close()
 

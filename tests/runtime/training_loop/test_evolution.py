@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import jaxrl
@@ -18,6 +19,7 @@ from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.run import resume
 from jaxrl.runtime.system import devices
+from jaxrl.runtime.training_loop.outcome import RunDiverged
 from jaxrl.types import Agent
 from tests.helpers.agents import assert_bit_equal, run_steps, small
 from tests.helpers.processes.chaos import TIMES
@@ -140,7 +142,7 @@ def test_the_command_line_trains(tmp_path: Path) -> None:
 def test_the_command_line_says_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--env", WALK, "--out", str(tmp_path / "run")]
     for extra, message in (
-        (["--members", "3"], "members=3 must be even"),
+        (["--members", "3", "--horizon", "8"], "members=3 must be even"),
         ([], "horizon must be given for tests.helpers.walk:walk"),
         (["--noise.rank", "2"], "rank"),
     ):
@@ -148,3 +150,16 @@ def test_the_command_line_says_what_does_not_fit(tmp_path: Path, capsys: pytest.
         error = capsys.readouterr().err.strip()
         assert message in error and "Traceback" not in error
     assert not (tmp_path / "run").exists()
+
+
+def never_finite(hyperparams: Any) -> optax.GradientTransformation:
+    return optax.stateless(lambda updates, params: jax.tree.map(lambda x: x * jnp.nan, updates))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [WALK, "gymnasium:CartPole-v1"])
+def test_a_population_that_diverges_says_so(env: str, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = small("es", env, optimizer=never_finite)
+    with pytest.raises(RunDiverged, match="all seeds diverged"):
+        jaxrl.run(agent, 4 * agent.steps_per_iteration, seeds=2, eval_every=0)
+    assert "environments" not in capsys.readouterr().out  # none is to blame
