@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -13,7 +12,7 @@ from typing import Any
 
 from jaxrl.runtime.checkpoint.leaves import LeafSpec, is_dtype
 from jaxrl.runtime.logs.provenance import installed_versions
-from jaxrl.runtime.system.disk import absolute, open_regular, parse_json, read_regular, replacing
+from jaxrl.runtime.system.disk import absolute, open_regular, parse_json, read_regular, replacing, sync_folder
 
 FORMAT, READABLE = 2, (1, 2)
 """Versions of the layout of a step folder: the one written, and those read. ``render`` and the keys ``format`` and ``versions``
@@ -161,16 +160,6 @@ def steps(folder: str | os.PathLike[str]) -> list[int]:
 def latest_step(folder: str | os.PathLike[str]) -> int | None:
     """Return the last of ``steps``, or None."""
     return max(steps(folder), default=None)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the entries of a folder to disk, so that a rename survives a power failure. Errors are ignored."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _leaf(path: str, shape: list[int], dtype: str, kind: str = "") -> LeafSpec:

@@ -21,7 +21,7 @@ from jaxrl.runtime.checkpoint.manifest import UNFINISHED, CheckpointError, Check
 from jaxrl.runtime.checkpoint.ownership import Workspace, check_unfinished, is_own, own_steps
 from jaxrl.runtime.checkpoint.silence_orbax import Quiet
 from jaxrl.runtime.distributed.group import current
-from jaxrl.runtime.system.disk import move_damaged, savable
+from jaxrl.runtime.system.disk import move_damaged, savable, sync_folder
 from jaxrl.runtime.system.warn import warn
 from jaxrl.settings.validation import check_count
 from jaxrl.types import PyTree
@@ -123,7 +123,7 @@ class PendingSave:
             self._check()
             manifest.write(self._unfinished / place.name, self._step, **self._about)
             os.replace(self._unfinished / place.name, place)
-            manifest.sync_folder(folder)
+            sync_folder(folder)
         except Exception as error:  # errors of orbax's threads surface here, as exceptions of any type
             raise self._give_up(error) from error
         self._manager.close()

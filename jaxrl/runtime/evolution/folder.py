@@ -16,88 +16,21 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from jaxrl.evolution.noise import NormalNoise, SignNoise
-from jaxrl.evolution.strategies import ARS, OpenAI
-from jaxrl.runtime.system.disk import write_atomically
-from jaxrl.settings.aliases import hint_or, nearest
-from jaxrl.settings.options import option_fields, resolve_option
-from jaxrl.settings.validation import Count, CountOrZero, NonNegative, Positive, PositiveUnit, checked, setting_types
+from jaxrl.runtime.evolution.settings import EvolutionSettings
+from jaxrl.runtime.system.disk import lock_file, replacing, sync_folder, write_atomically
 
 RUN, STATE, ASKED, VERSIONS, LOGS, COMMITS = "run.json", "state.json", "asked.json", "versions", "logs", "commits"
 FORMAT = 1
 """Version of the format of records and manifests."""
 PATIENCE = 30.0
 """Seconds to wait for another ``ask`` or ``tell``."""
-
-
-@dataclass(frozen=True)
-class EvolutionSettings:
-    """Settings of an evolution, as its file or keywords of ``init`` give them."""
-
-    sigma: Positive = 0.05
-    """Standard deviation of the members' parameters."""
-    sigma_decay: PositiveUnit = 1.0
-    """Factor on ``sigma`` after each version."""
-    learning_rate: NonNegative = 0.03
-    """Step size of Adam, or of gradient ascent with ``ARS``."""
-    weight_decay: NonNegative = 0.0
-    """Weight of ½‖θ‖² in the loss."""
-    noise: NormalNoise | SignNoise = SignNoise()
-    """Distribution of the members. Other languages reproduce ``SignNoise`` to the bit."""
-    strategy: OpenAI | ARS = OpenAI()
-    """How fitness becomes a step."""
-    staleness: Literal["within", "shift", "importance", "drop"] = "within"
-    """How members of older versions count; see ``jaxrl.evolution.gradient.stale_gradient``."""
-    age_discount: PositiveUnit = 1.0
-    """With "within": weight of a version's members per version of age."""
-    max_to_keep: Count = 5
-    """Versions that are kept, and whose rewards are accepted."""
-    seed: CountOrZero = 0
-    """Seed of all noise."""
-
-    @classmethod
-    def read(cls, given: Mapping[str, Any]) -> Self:
-        """Return settings from plain data. Raise TypeError or ValueError, naming the setting, for a wrong one."""
-        kind: Any = cls
-        types, options = setting_types(kind), option_fields(kind)
-        for name in given:
-            if name not in types:
-                raise TypeError(f"{name!r} is not a setting.{hint_or(nearest(name, types), f'Settings: {sorted(types)}.')}")
-
-        def value(name: str, x: Any) -> Any:
-            if name in options:
-                return resolve_option(name, x, options[name], getattr(cls(), name))
-            return checked(name, x, types[name])
-
-        return cls(**{name: value(name, x) for name, x in given.items()})
-
-    def as_plain(self) -> dict[str, Any]:
-        """Return plain data for ``read``."""
-        kind: Any = type(self)
-        options = option_fields(kind)
-        return {
-            name: {"name": x.name, **asdict(x)} if name in options else x
-            for name, x in ((name, getattr(self, name)) for name in self.__dataclass_fields__)
-        }
-
-    @property
-    def optimizer(self) -> optax.GradientTransformation:
-        return optax.sgd(self.learning_rate) if isinstance(self.strategy, ARS) else optax.adam(self.learning_rate)
-
-    def sigma_of(self, version: int) -> float:
-        return self.sigma * self.sigma_decay**version
-
-    def key_of(self, version: int) -> Any:
-        return jax.random.fold_in(jax.random.key(self.seed), version)
 
 
 class Version(NamedTuple):
@@ -109,26 +42,32 @@ class Version(NamedTuple):
 
 
 class EvolutionFolder:
-    """An evolution's folder; ``create`` makes one."""
+    """An evolution's folder: ``open`` an existing one, or ``create`` one."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """
-        Raises:
-          FileNotFoundError: there is no evolution in the folder.
-        """
+    def __init__(self, path: str | os.PathLike[str], run: Mapping[str, Any]) -> None:
+        """``run`` is the contents of ``run.json``."""
         self.path = Path(path)
-        try:
-            run = json.loads((self.path / RUN).read_text())
-        except FileNotFoundError:
-            raise FileNotFoundError(f"{os.fspath(path)!r} has no {RUN}: jaxrl es init makes such a folder") from None
-        if run["format"] != FORMAT:
-            raise ValueError(f"{self.path / RUN} has format {run['format']}, and this version of jaxrl reads {FORMAT}")
         self.run: str = run["run"]
         self.layout: dict[str, list[int]] | None = run["layout"]
         self.settings = EvolutionSettings.read(run["settings"])
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], theta: Any, settings: EvolutionSettings) -> EvolutionFolder:
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open an existing folder.
+
+        Raises:
+          FileNotFoundError: the folder holds no evolution.
+        """
+        try:
+            run = json.loads((Path(path) / RUN).read_text())
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{os.fspath(path)!r} has no {RUN}: jaxrl es init makes such a folder") from None
+        if run["format"] != FORMAT:
+            raise ValueError(f"{Path(path) / RUN} has format {run['format']}, and this version of jaxrl reads {FORMAT}")
+        return cls(path, run)
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], theta: Any, settings: EvolutionSettings) -> Self:
         """Make the folder of a new evolution.
 
         Args:
@@ -144,13 +83,11 @@ class EvolutionFolder:
             raise FileExistsError(f"{os.fspath(path)!r} holds an evolution already: use another folder")
         for name in (VERSIONS, LOGS, COMMITS):
             (folder / name).mkdir(exist_ok=True)
-        run: dict[str, Any] = {"format": FORMAT, "run": secrets.token_hex(4), "layout": layout, "settings": settings.as_plain()}
-        # The last file makes it an evolution's folder.
-        made = cls.__new__(cls)
-        made.path, made.run, made.layout, made.settings = folder, run["run"], layout, settings
+        run = {"format": FORMAT, "run": secrets.token_hex(4), "layout": layout, "settings": settings.as_plain()}
+        made = cls(folder, run)
         made.write_version(0, Version(flat, settings.optimizer.init(jnp.asarray(flat))))
         made.write_state({"version": 0, "consumed": {}, "accepted": 0, "rejected": {}})
-        write_atomically(folder / RUN, json.dumps(run, indent=1))
+        write_atomically(folder / RUN, json.dumps(run, indent=1))  # makes it an evolution's folder
         return made
 
     # --------------------------------------------------------------------------------------------------------------- versions
@@ -174,14 +111,14 @@ class EvolutionFolder:
             "format": FORMAT, "run": self.run, "version": number, "size": theta.size, "sigma": self.settings.sigma_of(number),
             "noise": self.settings.noise.name, "key": key, "sha256": digest,
         }  # fmt: skip
-        (unfinished / "theta.f32").write_bytes(theta.tobytes())
         leaves = {f"{i:03d}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(version.opt_state))}
-        np.savez(unfinished / "optimizer.npz", **leaves)  # type: ignore[arg-type]
-        (unfinished / "manifest.json").write_text(json.dumps(manifest))
-        for file in unfinished.iterdir():
-            _to_disk(file)
+        with replacing(unfinished / "theta.f32") as file:
+            file.write(theta.tobytes())
+        with replacing(unfinished / "optimizer.npz") as file:
+            np.savez(file, **leaves)  # type: ignore[arg-type]
+        write_atomically(unfinished / "manifest.json", json.dumps(manifest))
         os.replace(unfinished, place)
-        _to_disk(place.parent)
+        sync_folder(place.parent)
 
     def theta(self, version: int) -> np.ndarray:
         """Return the parameters of a version, f32[D].
@@ -206,7 +143,7 @@ class EvolutionFolder:
         return list(range(max(0, newest - self.settings.max_to_keep + 1), newest + 1))
 
     def forget(self) -> None:
-        """Remove versions, and what is known of their records, that are no longer kept."""
+        """Remove versions that are no longer kept, and the ids of their records."""
         oldest = self.versions()[0]
         for top, first in ((VERSIONS, oldest), (COMMITS, oldest)):
             for place in (self.path / top).iterdir():
@@ -220,7 +157,7 @@ class EvolutionFolder:
 
     def write_state(self, state: Mapping[str, Any]) -> None:
         write_atomically(self.path / STATE, json.dumps(state))
-        _to_disk(self.path)
+        sync_folder(self.path)
 
     @contextlib.contextmanager
     def locked(self, name: str) -> Iterator[None]:
@@ -229,18 +166,12 @@ class EvolutionFolder:
         Raises:
           TimeoutError: another one takes longer than ``PATIENCE``.
         """
-        import fcntl
-
         with open(self.path / f".{name}.lock", "w") as file:
             deadline = time.monotonic() + PATIENCE
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise TimeoutError(f"another jaxrl es {name} holds {os.fspath(self.path)!r} for {PATIENCE:g} s") from None
-                    time.sleep(0.05)
+            while not lock_file(file):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"another jaxrl es {name} holds {os.fspath(self.path)!r} for {PATIENCE:g} s")
+                time.sleep(0.05)
             yield
 
 
@@ -264,11 +195,3 @@ def shaped(flat: np.ndarray, layout: Mapping[str, list[int]] | None) -> Any:
     ends = np.cumsum([int(np.prod(shape)) for shape in layout.values()])
     parts = np.split(flat, ends[:-1])
     return {name: part.reshape(shape) for (name, shape), part in zip(layout.items(), parts, strict=True)}
-
-
-def _to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

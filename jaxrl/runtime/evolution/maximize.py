@@ -11,17 +11,20 @@ import numpy as np
 import optax
 
 from jaxrl.evolution.gradient import descent_gradient
-from jaxrl.evolution.noise import Noise, NormalNoise, SignNoise
-from jaxrl.evolution.strategies import ARS, OpenAI
+from jaxrl.evolution.noise import Noise
+from jaxrl.runtime.evolution.settings import SearchSettings
 from jaxrl.runtime.remote.cluster import Cluster, open_cluster
 from jaxrl.runtime.remote.parallel_map import SharedCalls
 from jaxrl.settings.aliases import shortened
-from jaxrl.settings.options import resolve_option
-from jaxrl.settings.validation import NonNegative, Positive, PositiveUnit, check_count, checked
+from jaxrl.settings.validation import check_count
 from jaxrl.types import Array, PyTree
 
 Fitness = Callable[[PyTree, int], float]
 """(parameters, seed) -> fitness. All members of a generation have the same seed."""
+
+
+MOST_RESTARTS = 1_000_000
+"""Restarts of a process; ``retries`` limits them for each evaluation."""
 
 
 class SearchState(NamedTuple):
@@ -113,36 +116,31 @@ def maximize(
     members, generations = check_count("members", members), check_count("generations", generations)
     if members % 2:
         raise ValueError(f"members={members} must be even: members are pairs with opposite noise")
-    sigma, learning_rate = checked("sigma", sigma, Positive), checked("learning_rate", learning_rate, NonNegative)
-    weight_decay = checked("weight_decay", weight_decay, NonNegative)
-    sigma_decay = checked("sigma_decay", sigma_decay, PositiveUnit)
-    kind: Any = resolve_option("noise", noise, (NormalNoise, SignNoise), NormalNoise())
-    chosen: Any = resolve_option("strategy", strategy, (OpenAI, ARS), OpenAI())
+    given = {"sigma": sigma, "learning_rate": learning_rate, "weight_decay": weight_decay, "sigma_decay": sigma_decay}
+    settings = SearchSettings.read({**given, "noise": noise, "strategy": strategy, "seed": seed})
     if not callable(function):
         raise TypeError(f"maximize({shortened(function)}, …) must begin with a function of (parameters, seed)")
     theta = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), theta)
     if not jax.tree.leaves(theta):
         raise ValueError("theta has no arrays: give the parameters to begin with")
-    if optimizer is None:
-        optimizer = optax.sgd(learning_rate) if isinstance(chosen, ARS) else optax.adam(learning_rate)
-    root, used = jax.random.key(seed), optimizer
+    chosen = settings.optimizer if optimizer is None else optimizer
     if state is None:
-        state = SearchState(theta, optimizer.init(theta), jnp.zeros((), jnp.int32))
+        state = SearchState(theta, chosen.init(theta), jnp.zeros((), jnp.int32))
 
     @jax.jit
     def learn(state: SearchState, fitness: Array) -> SearchState:
-        scale = sigma * sigma_decay ** state.version.astype(jnp.float32)
-        key = jax.random.fold_in(root, state.version)
-        gradient = descent_gradient(kind, key, scale, chosen.weights(fitness), state.theta, jnp.float32(weight_decay))
-        updates, opt_state = used.update(gradient, state.opt_state, state.theta)
+        key, scale = settings.key_of(state.version), settings.sigma_of(state.version.astype(jnp.float32))
+        weights, decay = settings.strategy.weights(fitness), jnp.float32(settings.weight_decay)
+        gradient = descent_gradient(settings.noise, key, scale, weights, state.theta, decay)
+        updates, opt_state = chosen.update(gradient, state.opt_state, state.theta)
         return SearchState(optax.apply_updates(state.theta, updates), opt_state, state.version + 1)
 
     history = []
-    with Evaluations(function, kind, num_workers, engine, cluster, retries, timeout) as evaluations:
+    with Evaluations(function, settings.noise, num_workers, engine, cluster, retries, timeout) as evaluations:
         for _ in range(generations):
             version = int(state.version)
-            key = np.asarray(jax.random.key_data(jax.random.fold_in(root, version)))
-            fitness = evaluations.of(jax.tree.map(np.asarray, state.theta), key, sigma * sigma_decay**version, members, version)
+            key, mean = np.asarray(jax.random.key_data(settings.key_of(version))), jax.tree.map(np.asarray, state.theta)
+            fitness = evaluations.of(mean, key, settings.sigma_of(version), members, version)
             state = learn(state, jnp.asarray(fitness))
             history.append(fitness)
             if on_generation is not None:
@@ -187,10 +185,9 @@ class Evaluations:
             return
         if cluster is None:
             self.own = cluster = open_cluster(engine, cpus=number if engine == "local" else None)
-        self.restarts = 1_000_000  # retries limits them
         try:
             for _ in range(number):
-                self.objects.append(cluster.start(Evaluator, function, noise, restarts=self.restarts, timeout=timeout))
+                self.objects.append(cluster.start(Evaluator, function, noise, restarts=MOST_RESTARTS, timeout=timeout))
         except BaseException:
             self.close()
             raise

@@ -14,8 +14,9 @@ import numpy as np
 import optax
 
 from jaxrl.evolution.gradient import VersionFitness, stale_gradient
-from jaxrl.runtime.evolution.folder import ASKED, COMMITS, LOGS, EvolutionFolder, EvolutionSettings, Version, shaped
+from jaxrl.runtime.evolution.folder import ASKED, COMMITS, LOGS, EvolutionFolder, Version, shaped
 from jaxrl.runtime.evolution.records import MOST_MEMBERS, Known, Read, new_lines, read
+from jaxrl.runtime.evolution.settings import EvolutionSettings
 from jaxrl.runtime.system.disk import write_atomically
 from jaxrl.settings.validation import check_count
 
@@ -64,10 +65,10 @@ def ask(folder: Folder, members: int = 2, *, owner: str | None = None) -> Asked:
       owner: name of the caller, which is recorded.
 
     Raises:
-      FileNotFoundError: there is no evolution in the folder.
+      FileNotFoundError: the folder holds no evolution.
       TimeoutError: another call holds the folder.
     """
-    run, number = EvolutionFolder(folder), check_count("members", members)
+    run, number = EvolutionFolder.open(folder), check_count("members", members)
     with run.locked("ask"):
         version = run.state()["version"]
         path = run.path / ASKED
@@ -88,7 +89,7 @@ def ask(folder: Folder, members: int = 2, *, owner: str | None = None) -> Asked:
 
 def member_parameters(folder: Folder, version: int, members: list[int] | np.ndarray) -> np.ndarray:
     """Return the parameters of members of a version that is kept, f32[n, D]."""
-    run = EvolutionFolder(folder)
+    run = EvolutionFolder.open(folder)
     settings, theta = run.settings, jnp.asarray(run.theta(version))
     key, sigma = settings.key_of(version), jnp.float32(settings.sigma_of(version))
     one = jax.jit(lambda member: settings.noise.member(key, member, theta, sigma))
@@ -121,12 +122,11 @@ def tell(folder: Folder, *, at_least: int = 1) -> Told:
       at_least: number of members, with one reward or several, for a new version; fewer are left for the next time.
 
     Raises:
-      FileNotFoundError: there is no evolution in the folder.
+      FileNotFoundError: the folder holds no evolution.
       TimeoutError: another call holds the folder.
     """
-    run, at_least = EvolutionFolder(folder), check_count("at_least", at_least)
+    run, at_least = EvolutionFolder.open(folder), check_count("at_least", at_least)
     with run.locked("tell"):
-        run.forget()
         state, kept = run.state(), run.versions()
         lines, consumed = new_lines(run.path / LOGS, state["consumed"])
         known = Known(run.run, {v: run.manifest(v)["sha256"] for v in kept}, state["version"], _ids(run, kept))
@@ -194,7 +194,7 @@ def export(folder: Folder, path: Folder, *, version: int | None = None) -> int:
     Raises:
       ValueError: the file's ending is unknown, or the version is not kept.
     """
-    run, place = EvolutionFolder(folder), Path(path)
+    run, place = EvolutionFolder.open(folder), Path(path)
     number = run.state()["version"] if version is None else check_count("version", version, at_least=0)
     if number not in run.versions():
         raise ValueError(f"version={number} is not kept: choose one of {', '.join(map(str, run.versions()))}")
@@ -233,9 +233,9 @@ def status(folder: Folder) -> EvolutionStatus:
     """Return the state of an evolution.
 
     Raises:
-      FileNotFoundError: there is no evolution in the folder.
+      FileNotFoundError: the folder holds no evolution.
     """
-    run = EvolutionFolder(folder)
+    run = EvolutionFolder.open(folder)
     state, manifest = run.state(), run.manifest(run.state()["version"])
     sizes = {path.name: path.stat().st_size for path in (run.path / LOGS).glob("*.jsonl")}
     path = run.path / ASKED

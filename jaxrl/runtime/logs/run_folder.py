@@ -17,6 +17,7 @@ from jaxrl.runtime.logs.provenance import commit, hardware, installed_versions
 from jaxrl.runtime.logs.schema import check_config
 from jaxrl.runtime.system.disk import (
     absolute,
+    lock_file,
     move_to_free_name,
     parse_json,
     read_regular,
@@ -142,7 +143,7 @@ class RunFolder:
             in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
             reason = "it, or a folder above it, is a file" if in_the_way else error.strerror
             raise OSError(f"out={self._shown!r} cannot be written to: {reason}. Name a writable folder") from None
-        if not (_lock_file(lock) and _is_at(lock, self.path / LOCK)):
+        if not (lock_file(lock) and _is_at(lock, self.path / LOCK)):
             lock.close()
             raise FileExistsError(f"out={self._shown!r} is in use by another process. Wait until it ends, or name another folder")
         return lock
@@ -183,17 +184,6 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{path} is invalid: {error}. Restore it from a copy") from None
     config["run"].setdefault("eval_explore", False)  # older runs only had greedy evaluations
     return config
-
-
-def _lock_file(file: TextIO) -> bool:
-    with contextlib.suppress(ImportError, OSError):  # without locks, users must avoid two runs in one folder
-        import fcntl
-
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
 
 
 def _is_at(file: TextIO, path: Path) -> bool:

@@ -12,7 +12,7 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 UNSAVABLE = "[]*?\\"
 """Characters that orbax treats as wildcards in a path (a backslash as a slash). It saves without an error, but the data are
@@ -166,3 +166,25 @@ def savable(path: str | os.PathLike[str], name: str = "folder") -> Path:
             f" saves there is lost. Rename that folder, or name one without any of {' '.join(UNSAVABLE)}"
         )
     return folder
+
+
+def lock_file(file: TextIO) -> bool:
+    """Lock an open file until it is closed. Return False if another process has locked it."""
+    with contextlib.suppress(ImportError, OSError):  # without locks, users must avoid two processes in one folder
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the entries of a folder to disk, so that a rename survives a power failure. Errors are ignored."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +13,7 @@ from jaxrl import remote
 from jaxrl.evolution import maximize
 from jaxrl.options import ARS, OpenAI, SignNoise
 from jaxrl.runtime.remote.errors import RemoteError
-
-TARGET = np.arange(6.0).reshape(2, 3) / 3
-START = {"w": np.zeros((2, 3)), "b": np.zeros(())}
-
-
-def quadratic(params: Any, seed: int) -> float:
-    return -float(((params["w"] - TARGET) ** 2).sum() + (params["b"] - 1) ** 2)
-
-
-def dies_once(params: Any, seed: int) -> float:
-    """Kill the process of the first evaluation of generation 1, once."""
-    mark = Path(os.environ["JAXRL_TEST_MARK"])
-    if seed == 1 and threading.current_thread() is not None and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return quadratic(params, seed)
-
-
-def fails(params: Any, seed: int) -> float:
-    raise ZeroDivisionError("no customers")
+from tests.helpers.processes.black_boxes import START, TARGET, dies_once, fails, quadratic
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +21,7 @@ def alone() -> Any:
     return maximize(quadratic, START, generations=40, members=16, learning_rate=0.1)
 
 
-def same(a: Any, b: Any) -> None:
+def assert_same(a: Any, b: Any) -> None:
     np.testing.assert_array_equal(a.fitness, b.fitness)
     for name in START:
         np.testing.assert_array_equal(a.theta[name], b.theta[name])
@@ -60,7 +38,7 @@ def test_a_search_is_continued_bit_for_bit(alone: Any) -> None:
     first = maximize(quadratic, START, generations=15, members=16, learning_rate=0.1, on_generation=seen.append)
     second = maximize(quadratic, START, generations=25, members=16, learning_rate=0.1, state=first.state)
     np.testing.assert_array_equal(np.concatenate([first.fitness, second.fitness]), alone.fitness)
-    same(second._replace(fitness=alone.fitness), alone)
+    assert_same(second._replace(fitness=alone.fitness), alone)
     assert [each.number for each in seen] == list(range(1, 16)) and seen[3].fitness.tolist() == alone.fitness[3].tolist()
 
 
@@ -71,7 +49,7 @@ def test_settings_are_the_options_of_es(settings: Any) -> None:
     objects = {"sign": SignNoise(), "ars": ARS(), "openai": OpenAI()}
     written = {name: objects.get(value, value) for name, value in settings.items()}
     again = maximize(quadratic, START, generations=40, members=16, **{"learning_rate": 0.1, **written})
-    same(found, again)
+    assert_same(found, again)
 
 
 def test_all_members_of_a_generation_have_one_seed() -> None:
@@ -92,7 +70,7 @@ def test_an_optimizer_of_the_users() -> None:
 
 def test_other_processes_give_the_same(alone: Any) -> None:
     with remote.open(cpus=2, note=lambda text: None) as cluster:
-        same(maximize(quadratic, START, generations=40, members=16, learning_rate=0.1, cluster=cluster), alone)
+        assert_same(maximize(quadratic, START, generations=40, members=16, learning_rate=0.1, cluster=cluster), alone)
 
 
 @pytest.mark.slow
@@ -100,7 +78,7 @@ def test_lost_evaluations_are_repeated(alone: Any, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("JAXRL_TEST_MARK", str(tmp_path / "mark"))
     notes = list[str]()
     with remote.open(cpus=2, note=notes.append) as cluster:
-        same(maximize(dies_once, START, generations=40, members=16, learning_rate=0.1, cluster=cluster), alone)
+        assert_same(maximize(dies_once, START, generations=40, members=16, learning_rate=0.1, cluster=cluster), alone)
     assert (tmp_path / "mark").exists() and any("SIGKILL" in note for note in notes)
 
 
@@ -114,7 +92,7 @@ def test_an_exception_of_the_function_is_raised() -> None:
 
 @pytest.mark.ray
 def test_a_cluster_of_ray_gives_the_same(alone: Any) -> None:
-    same(maximize(quadratic, START, generations=40, members=16, learning_rate=0.1, num_workers=2, engine="ray"), alone)
+    assert_same(maximize(quadratic, START, generations=40, members=16, learning_rate=0.1, num_workers=2, engine="ray"), alone)
 
 
 @pytest.mark.parametrize(

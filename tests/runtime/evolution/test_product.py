@@ -55,7 +55,7 @@ def step(folder: Path) -> Any:
 
 
 def theta(folder: Path) -> np.ndarray:
-    run = EvolutionFolder(folder)
+    run = EvolutionFolder.open(folder)
     return run.theta(run.state()["version"])
 
 
@@ -142,7 +142,7 @@ def test_rewards_of_a_member_are_averaged(tmp_path: Path) -> None:
         evolution.init(tmp_path / name, np.zeros(5), seed=3)
     lines = records(tmp_path / "one", 8)
     log(tmp_path / "one", lines)
-    run = EvolutionFolder(tmp_path / "several").run
+    run = EvolutionFolder.open(tmp_path / "several").run
     noisy = [{**line, "run": run, "fitness": line["fitness"] + shift} for shift in (-2.0, 2.0, 0.0) for line in lines]
     random.Random(0).shuffle(noisy)
     log(tmp_path / "several", noisy)
@@ -288,7 +288,7 @@ def test_three_writers_into_one_log_while_tell_runs(folder: Path, compiled: Path
     told = evolution.tell(folder)
     refused, accepted = refused + Counter(told.refused if told.updated else {}), accepted + told.accepted
     assert all(writer.returncode == 0 for writer in writers)
-    found, state = evolution.status(folder), EvolutionFolder(folder).state()
+    found, state = evolution.status(folder), EvolutionFolder.open(folder).state()
     lines, _ = new_lines(folder / "logs", {})
     assert len(lines) == 2 * number + 20 and found.waiting == 0
     assert refused["duplicate"] == 2 * number // 10 and refused["foreign"] == refused["torn"] == 2 * number // 10
@@ -309,7 +309,7 @@ def test_a_tell_that_is_killed_has_happened_or_not(tmp_path: Path) -> None:
     for _ in range(10):
         lines = records(calm, 16)
         log(calm, lines)
-        log(rough, [{**line, "run": EvolutionFolder(rough).run} for line in lines])
+        log(rough, [{**line, "run": EvolutionFolder.open(rough).run} for line in lines])
         before = time.perf_counter()
         version = evolution.tell(calm).version
         seconds = time.perf_counter() - before
@@ -325,9 +325,9 @@ def test_a_tell_that_is_killed_has_happened_or_not(tmp_path: Path) -> None:
             child.send_signal(signal.SIGKILL)
             child.wait()
             kills += 1
-        if EvolutionFolder(rough).state()["version"] < version:
+        if EvolutionFolder.open(rough).state()["version"] < version:
             evolution.tell(rough)
-        assert EvolutionFolder(rough).state()["version"] == version
+        assert EvolutionFolder.open(rough).state()["version"] == version
         np.testing.assert_array_equal(theta(rough), theta(calm))
     assert kills == 50
     evolution.tell(rough)
