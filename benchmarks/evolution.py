@@ -1,6 +1,7 @@
 """Speed of evolution strategies on CartPole, compared with evosax's own loop: episodes per second over whole trainings.
 
-Each side trains from the beginning with the same members, episodes, network and optimiser, on one device, in turn. A generation
+Each side trains from the beginning with the same members, episodes, network and optimiser, in turn: jaxrl as ``jaxrl.run`` does
+it, on one CPU device per core, evosax as its notebooks do it, on JAX's one default device, which may use all cores. A generation
 of jaxrl ends with its last episode, and leaves out members that have finished; evosax always plays all rows of the limit.
 """
 

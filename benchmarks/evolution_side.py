@@ -1,4 +1,4 @@
-"""jaxrl's generations of a case, one after the other, as ``benchmarks.evolution`` times them."""
+"""jaxrl's generations of a case, with the driver of ``jaxrl.run``: members are divided among the CPU devices, one per core."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import time
 from typing import Any
 
 import jax
-import numpy as np
 
 import jaxrl
 from benchmarks.protocol import serve
+from jaxrl.metrics import to_floats
+from jaxrl.runtime.system.devices import request_cpu_devices
+from jaxrl.runtime.trainers.device_layout import open_fused
 
 
 class Side:
@@ -23,23 +25,25 @@ class Side:
         settings = {name: case[name] for name in ("members", "episodes", "sigma", "learning_rate")}
         model = {"hidden_sizes": tuple(case["hidden_sizes"])}
         self.agent = jaxrl.make_es(case["env"], model=model, noise=noise, weight_decay=0.0, **settings)
-        self.step = jax.jit(self.agent.step)
         learner = self.agent.init(jax.random.key(0)).learner
         self.parameters = sum(x.size for x in jax.tree.leaves(learner.params))
+        self.programs: dict[Any, Any] = {}
 
     def train(self, seed: int) -> dict[str, Any]:
         """Train from the beginning; return the seconds and the mean return of each generation."""
-        state = self.agent.init(jax.random.key(seed))
-        seconds, returns = [], []
+        driver, _ = open_fused(self.agent, [seed])
+        driver.programs = self.programs  # compiled once for all seeds
+        state, seconds, returns = driver.init(), [], []
         for _ in range(self.case["generations"]):
             start = time.perf_counter()
-            state, metrics = jax.block_until_ready(self.step(state))
+            state, metrics, _ = jax.block_until_ready(driver.iterate(state, 1))
             seconds.append(time.perf_counter() - start)
-            returns.append(float(np.asarray(metrics["charts/episodic_return"])))
+            returns.append(to_floats({"return": metrics["charts/episodic_return"]})["return"])
         return {"seconds": seconds, "returns": returns}
 
 
 def main() -> None:
+    request_cpu_devices()
     side = Side(json.loads(sys.argv[1]), sys.argv[2])
     versions = {name: importlib.metadata.version(name) for name in ("jax", "gymnax")}
     serve({"train": side.train, "about": lambda: {"parameters": side.parameters, "versions": versions}})

@@ -18,6 +18,7 @@ from jaxrl.spaces.trees import zeros
 from jaxrl.types import ActorState, AgentState, Algorithm, Array, Env, Episodes, Key, Mean, Metrics, Policy, PyTree
 from jaxrl.xla.collectives import varying
 from jaxrl.xla.fast_random import fold_in, split
+from jaxrl.xla.platforms import may_run_on_cpu
 from jaxrl.xla.seed_axis import any_seed, more_than
 
 COMPACTION = 4
@@ -25,8 +26,10 @@ COMPACTION = 4
 FEWEST = 16
 """Smallest batch of members: leaving out more of them costs more than it saves."""
 
-CHUNK_SIZE = 2**23
-"""Numbers of members, and of their episodes, that are in memory at once."""
+CPU_CHUNK, CHUNK = 2**20, 2**28
+"""Numbers of the members that play at the same time, and of their episodes: on a CPU those that stay in its cache from row to
+row, elsewhere those that fit in memory. 64 members with two layers of 256 units (17 MB) take 2.9 times as long for a row as
+four chunks of them on two cores of an AMD EPYC with 32 MiB of third-level cache."""
 OBSERVATIONS = 4
 """Observations of an episode that are in memory at once: before and after a row, and their moments."""
 
@@ -110,7 +113,7 @@ def play_population(algorithm: Algorithm, env: Env, state: AgentState, member: A
 
     observation = sum(x.size for x in jax.tree.leaves(zeros(env.observation_space)))
     numbers = numbers_of_member(algorithm, policy) + OBSERVATIONS * episodes * observation
-    size = chunk_size(len(member), numbers)
+    size = chunk_size(len(member), numbers, CPU_CHUNK if may_run_on_cpu() else CHUNK)
     if size == len(member):
         return play(member)
     played = jax.lax.map(play, member.reshape(-1, size))
@@ -147,9 +150,9 @@ def _member_and_shared(algorithm: Algorithm, policy: Policy) -> tuple[Policy, se
     return traced[0]
 
 
-def chunk_size(members: int, numbers: int) -> int:
-    """Return the largest divisor of the number of members whose numbers fit into ``CHUNK_SIZE``; at least 1."""
-    return max(n for n in range(1, members + 1) if members % n == 0 and (n == 1 or n * numbers <= CHUNK_SIZE))
+def chunk_size(members: int, numbers: int, most: int) -> int:
+    """Return the largest divisor of the number of members with at most ``most`` numbers in all; at least 1."""
+    return max(n for n in range(1, members + 1) if members % n == 0 and (n == 1 or n * numbers <= most))
 
 
 def play_members(

@@ -173,7 +173,7 @@ def test_divisions_change_no_bit(kind: str, division: str, monkeypatch: pytest.M
     """Of the state and of metrics, after three generations: chunks of four members, and members left out from four down."""
     expected, agent = undivided(kind), agent_of(kind)
     if division != "members left out":
-        monkeypatch.setattr(play, "chunk_size", lambda members, numbers: 4)
+        monkeypatch.setattr(play, "chunk_size", lambda members, numbers, most: 4)
     if division != "chunks":
         monkeypatch.setattr(play, "FEWEST", 1)
     assert_bit_equal(after_generations(agent), expected)
@@ -243,9 +243,8 @@ def test_a_member_holds_what_it_does_not_share(kind: str, expected: int) -> None
     ("members", "parameters", "expected"),
     [(12, 1, 12), (12, 8, 12), (12, 9, 6), (12, 30, 3), (12, 1000, 1), (7, 20, 1), (1, 1, 1)],
 )
-def test_chunks_divide_the_members_and_fit(members: int, parameters: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(play, "CHUNK_SIZE", 100)
-    assert play.chunk_size(members, parameters) == expected
+def test_chunks_divide_the_members_and_fit(members: int, parameters: int, expected: int) -> None:
+    assert play.chunk_size(members, parameters, 100) == expected
 
 
 # ------------------------------------------------------------------------------------------------------------------------ metrics

@@ -18,12 +18,15 @@ CHUNKS = 5
 
 
 def greedy_gap(history: Mapping[str, np.ndarray]) -> tuple[float, float] | None:
-    """Return ``(greedy, training)``, the last returns of a run as means over seeds, if the first is far below the second.
+    """Return ``(greedy, training)``, the returns at a run's last evaluation as means over seeds, if the first is far below the
+    second.
 
-    Else return None, also for a run that has learnt nothing yet.
+    Else return None, also if the run had learnt nothing by then.
     """
     names = (EVALUATION_RETURN, TRAINING_RETURN, f"{TRAINING_RETURN}_min", f"{TRAINING_RETURN}_max")
-    known = [known_rows(history, name) for name in names]
+    evaluated = [i for i, row in enumerate(history.get(EVALUATION_RETURN, ())) if not np.isnan(row).all()]
+    until = max(evaluated, default=-1) + 1
+    known = [known_rows({name: history.get(name, ())[:until]}, name) for name in names]
     if not all(known) or len(known[1]) < CHUNKS:
         return None
     greedy, training, lowest, highest = (float(np.nanmean(rows[-1])) for rows in known)

@@ -82,7 +82,7 @@ def test_what_is_far(greedy: float, training: float, spread: float, far: bool) -
     training_returns = np.array([nothing, *[[before, np.nan]] * 4, [training, np.nan]])
     last = lambda value: np.array([*[nothing] * 5, [value, np.nan]])  # noqa: E731
     history = {
-        "evaluation/episodic_return": np.array([*[nothing] * 4, [greedy, greedy], nothing]),
+        "evaluation/episodic_return": last(greedy),
         "charts/episodic_return": training_returns,
         "charts/episodic_return_min": last(training - spread / 2),
         "charts/episodic_return_max": last(training + spread / 2),
@@ -90,3 +90,5 @@ def test_what_is_far(greedy: float, training: float, spread: float, far: bool) -
     assert (greedy_gap(history) == (greedy, training)) if far else greedy_gap(history) is None
     assert greedy_gap({**history, "charts/episodic_return": training_returns[2:]}) is None  # too short to decide
     assert greedy_gap({**history, "charts/episodic_return": last(np.nan)}) is None
+    only_before_training = np.array([[greedy, greedy], *[nothing] * 5])
+    assert greedy_gap({**history, "evaluation/episodic_return": only_before_training}) is None
