@@ -76,7 +76,8 @@ def test_draws_equal_those_of_the_cpu() -> None:
 
     def draws() -> list[Any]:
         integers = fast_random.bits(key, (1000,)), fast_random.integers_below(key, (100,), jnp.int32(1000))
-        return to_numpy([*integers, fast_random.split(key, 5), fast_random.permutation(key, 100), fast_random.uniform(key, (100,))])
+        keys, permuted = fast_random.split(key, 5), fast_random.permutation(key, 100)
+        return to_numpy([*integers, keys, permuted, fast_random.uniform(key, (100,))])
 
     here = draws()
     with jax.default_device(jax.devices("cpu")[0]):
