@@ -91,6 +91,10 @@ def make_parser() -> argparse.ArgumentParser:
     actors.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     actors.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
 
+    accelerator = commands.add_parser("accelerator", help="thousands of environments, hundreds of seeds and bfloat16, on a GPU")
+    accelerator.add_argument("--repeats", type=positive, default=3, help="rounds in which all take turns (default: 3)")
+    accelerator.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
+
     evolution = commands.add_parser("evolution", help="evolution strategies on CartPole, compared with evosax")
     evolution.add_argument("--repeats", type=positive, default=5, help="trainings, in which all take turns (default: 5)")
     evolution.add_argument("--scale", type=fraction, default=1.0, help="fewer generations, to check that everything works")
@@ -108,7 +112,21 @@ def make_parser() -> argparse.ArgumentParser:
     scaling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
 
     table = commands.add_parser("table", help="print the tables from the results, and write them and the figures")
-    for command in (speed, scores, overhead, replay, sampling, learners, actors, evolution, remote, memory, scaling, table):
+    for command in (
+        speed,
+        scores,
+        overhead,
+        replay,
+        sampling,
+        learners,
+        actors,
+        accelerator,
+        evolution,
+        remote,
+        memory,
+        scaling,
+        table,
+    ):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
     return parser
 
@@ -131,6 +149,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "sampling": run_sampling,
             "learners": run_learners,
             "actors": run_actors,
+            "accelerator": run_accelerator,
             "evolution": run_evolution,
             "remote": run_remote,
             "scaling": run_scaling,
@@ -203,6 +222,13 @@ def run_replay(options: argparse.Namespace) -> int:
     print(replay.replay_report(result))
     write_table(options.out)
     return int(min(replay.ratios(result)) < 1)
+
+
+def run_accelerator(options: argparse.Namespace) -> int:
+    from benchmarks import accelerator
+
+    print(accelerator.accelerator_report(accelerator.run(options.repeats, options.scale, options.out)))
+    return 0
 
 
 def run_evolution(options: argparse.Namespace) -> int:

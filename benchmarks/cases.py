@@ -162,6 +162,53 @@ CASES = (
     _sac("sac-8-seeds", "SAC on Pendulum, 2×64, 8 seeds", (64, 64), num_seeds=8, beside=("vmapped",)),
 )
 
+_MANY: dict[str, Any] = {"group": "accelerator", "no_peer": "is not compared there"}
+
+ACCELERATOR = (
+    _ppo("ppo-1024-envs", "PPO, 1,024 envs", 1_024, 60 * 1_024 * 128, **_MANY),
+    _ppo("ppo-4096-envs", "PPO, 4,096 envs", 4_096, 30 * 4_096 * 128, **_MANY),
+    _ppo("ppo-256-seeds", "PPO, 4 envs, 256 seeds", 4, 60 * 4 * 128, num_seeds=256, **_MANY),
+    _ppo(
+        "breakout-4096-envs",
+        "PPO, Breakout, MinAtar's network, 4,096 envs",
+        4_096,
+        20 * 4_096 * 128,
+        env="Breakout-MinAtar",
+        network={"hidden_sizes": None, "activation": None},
+        **_MANY,
+    ),
+    _ppo(
+        "breakout-bf16",
+        "the same in bfloat16",
+        4_096,
+        20 * 4_096 * 128,
+        env="Breakout-MinAtar",
+        network={"hidden_sizes": None, "activation": None, "dtype": "bfloat16"},
+        **_MANY,
+    ),
+    Case(
+        "dqn-256-seeds",
+        "DQN, 10 envs, 256 seeds",
+        "accelerator",
+        "dqn",
+        DQN | {"num_envs": 10, "buffer_size": 10_000},
+        10_000,
+        num_seeds=256,
+    ),
+    Case(
+        "sac-256-seeds",
+        "SAC on Pendulum, 2×64, 256 seeds",
+        "accelerator",
+        "sac",
+        SAC,
+        2_000,
+        env="Pendulum-v1",
+        hidden_sizes=(64, 64),
+        num_seeds=256,
+    ),
+)
+"""Sizes for an accelerator, which only ``benchmarks.accelerator`` measures."""
+
 
 def scaled(case: Case, scale: float) -> Case:
     """Return the case with shorter runs, for a quick check that everything works."""
