@@ -20,6 +20,7 @@ import jaxrl
 from jaxrl import remote
 from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise
 from jaxrl.runtime.doctor import diagnose
+from jaxrl.runtime.run import RunInterrupted
 from jaxrl.xla import fast_random
 from tests.helpers.agents import assert_bit_equal, cartpole, every_algorithm, small, to_numpy
 from tests.helpers.paths import ROOT
@@ -108,7 +109,7 @@ def test_a_resumed_run_is_bit_equal(algorithm: str, tmp_path: Path) -> None:
     def stop() -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(jaxrl.RunInterrupted):
+    with pytest.raises(RunInterrupted):
         train(agent, tmp_path, rows, on_chunk=at(agent.algorithm.warmup_iterations + 6, stop))
     resumed, _ = train(agent, tmp_path, rows)
     assert_bit_equal(resumed, whole)
@@ -167,7 +168,7 @@ def test_ppo_learns(dtype: str) -> None:
 def test_environments_on_the_host(algorithm: str, num_workers: int, tmp_path: Path) -> None:
     agent = small(algorithm, "gymnasium:CartPole-v1")
     settings: dict[str, Any] = {"num_workers": num_workers} if num_workers else {}
-    states, history = train(agent, tmp_path, agent.steps_per_iteration * 8, **settings)
+    states, history = train(agent, tmp_path, agent.steps_per_iteration * (8 + agent.algorithm.warmup_iterations), **settings)
     assert np.isfinite(flat(to_numpy(states.learner.params))).all() and len(history["env_steps"]) > 2
 
 
