@@ -6,7 +6,6 @@ All programs compile at the same time, and are then timed in turn. Each is jaxrl
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -22,10 +21,12 @@ from benchmarks.protocol import Worker
 from benchmarks.record import write_result
 from benchmarks.speed import OURS, find_gpu, say, start
 
+SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""The programs share the accelerator's memory."""
+
 
 def run(repeats: int, scale: float, out: Path) -> dict[str, Any]:
     """Measure all cases, and write ``out/accelerator.json``. On a machine without an accelerator the CPU is measured."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the programs share the memory
     cases = [scaled(case, scale) for case in ACCELERATOR]
     load = machine.load()
     measured = measure(cases, repeats)
@@ -35,7 +36,7 @@ def run(repeats: int, scale: float, out: Path) -> dict[str, Any]:
 def measure(cases: Sequence[Case], repeats: int) -> list[dict[str, Any]]:
     """Return the cases with the sections, the kernels per iteration and the returns of their programs."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        workers = [stack.enter_context(start(case, OURS, Path(folder))) for case in cases]
+        workers = [stack.enter_context(start(case, OURS, Path(folder), SHARED)) for case in cases]
         with concurrent.futures.ThreadPoolExecutor(len(workers)) as threads:
             about = list(threads.map(lambda worker: worker.ask("compile"), workers))
         for case, worker in zip(cases, workers, strict=True):

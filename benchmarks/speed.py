@@ -156,14 +156,14 @@ def compile_twice(case: Case, side: str, caches: Iterator[Path], watch: PauseWat
     return workers[0], about | {"compile_seconds": [about["compile_seconds"]], "cached_compile_seconds": [seconds]}
 
 
-def start(case: Case, side: str, cache: Path) -> Worker:
-    """Start the worker of one side of a case."""
+def start(case: Case, side: str, cache: Path, variables: Mapping[str, str] | None = None) -> Worker:
+    """Start the worker of one side of a case, with environment variables in addition to those that all have."""
     case_json = json.dumps(case._asdict())
     if side in PEERS:
         command = [str(PEERS[side].python), "-m", f"benchmarks.{side}_peer", case_json]
     else:
         command = [sys.executable, "-m", "benchmarks.jaxrl_side", case_json, side]
-    return Worker(command, clean_environment(cache))
+    return Worker(command, clean_environment(cache) | dict(variables or {}))
 
 
 def time_in_turns(
