@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -29,12 +29,14 @@ def run(repeats: int, scale: float, out: Path) -> dict[str, Any]:
     """Measure all cases, and write ``out/accelerator.json``. On a machine without an accelerator the CPU is measured."""
     cases = [scaled(case, scale) for case in ACCELERATOR]
     load = machine.load()
-    measured = measure(cases, repeats)
-    return write_result(out, "accelerator", gpu=find_gpu(), load=load, scale=scale, cases=measured)
+    about = {"gpu": find_gpu(), "load": load, "scale": scale}
+    for measured in measure(cases, repeats):
+        result = write_result(out, "accelerator", **about, cases=measured)
+    return result
 
 
-def measure(cases: Sequence[Case], repeats: int) -> list[dict[str, Any]]:
-    """Return the cases with the sections, the kernels per iteration and the returns of their programs."""
+def measure(cases: Sequence[Case], repeats: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield the cases with the sections of their programs, and again with the kernels per iteration and the returns."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         workers = [stack.enter_context(start(case, OURS, Path(folder), SHARED)) for case in cases]
         with concurrent.futures.ThreadPoolExecutor(len(workers)) as threads:
@@ -47,10 +49,14 @@ def measure(cases: Sequence[Case], repeats: int) -> list[dict[str, Any]]:
             for case, worker, timed in zip(cases, workers, sections, strict=True):
                 timed.append(worker.ask("train", first_seed=1000 * number, keep=number == repeats))
                 say(f"{case.title}: {timed[-1]['env_steps'] / timed[-1]['seconds']:,.0f} env steps/s")
-        programs = [
-            {**facts, "sections": timed, **worker.ask("evaluate"), **kernels(case, worker)}
-            for case, worker, facts, timed in zip(cases, workers, about, sections, strict=True)
-        ]
+        programs = [{**facts, "sections": timed} for facts, timed in zip(about, sections, strict=True)]
+        yield described(cases, programs)
+        for case, worker, program in zip(cases, workers, programs, strict=True):
+            program |= kernels(case, worker) | worker.ask("evaluate")
+        yield described(cases, programs)
+
+
+def described(cases: Sequence[Case], programs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [case._asdict() | {"program": program} for case, program in zip(cases, programs, strict=True)]
 
 
