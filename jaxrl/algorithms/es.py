@@ -39,9 +39,9 @@ MOST_ROWS = 2**31 - 1
 class ESConfig(AgentConfig):
     """Structural settings of evolution strategies."""
 
-    members: Count = 128
+    members: Count = 64
     """Members of a generation, N; an even number."""
-    episodes: Count = 4
+    episodes: Count = 1
     """Episodes of each member, whose mean return is its fitness."""
     horizon: CountOrZero = 0
     """Rows at which episodes are stopped; their return up to there counts. 0: the environment's step limit."""
@@ -84,7 +84,7 @@ class ESHyperparams(NamedTuple):
 
     learning_rate: NonNegative = 3e-2
     """Step size of Adam, or of gradient ascent with ``ARS``; 0 disables learning, as a control."""
-    sigma: Positive = 0.05
+    sigma: Positive = 0.1
     """Standard deviation σ of the members' parameters."""
     sigma_decay: PositiveUnit = 1.0
     """Factor on ``sigma`` after each generation."""

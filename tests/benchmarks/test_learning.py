@@ -14,12 +14,14 @@ LONG = {"sac-halfcheetah", "ppo-pong"}
 LONG |= {f"dqn-cartpole-{name}" for name in SWITCHES}
 LONG |= {f"{name}-minatar-{game.lower()}" for name in MINATAR for game in MINATAR_GAMES}
 """Experiments with fewer rows that take half an hour and more."""
+SHORT = {"es-cartpole", "es-pendulum", "es-acrobot"}
+"""Experiments with more rows that take minutes: evolution does not learn from each of them."""
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize(
     "name",
-    [name for name, x in EXPERIMENTS.items() if x.total_steps * x.num_seeds <= MOST_ROWS and name not in LONG],
+    [name for name, x in EXPERIMENTS.items() if name in SHORT or (x.total_steps * x.num_seeds <= MOST_ROWS and name not in LONG)],
 )
 def test_score(name, tmp_path):
     result = run_experiment(EXPERIMENTS[name], tmp_path / "results", tmp_path / "work")
