@@ -253,11 +253,24 @@ OFF_POLICY_MUJOCO = {"buffer_size": 1_000_000, "anneal": False}
 SAC_MUJOCO = {**OFF_POLICY_MUJOCO, "learning_starts": 5_000, "actor_learning_rate": 3e-4}
 TD3_MUJOCO = {**OFF_POLICY_MUJOCO, "learning_starts": 25_000, "learning_rate": 3e-4, "actor_learning_rate": 3e-4}
 
-ES_PENDULUM = {"episodes": 4, "sigma": 0.2, "learning_rate": 0.1, "weight_decay": 0.0}
+ES_PENDULUM = {
+    "episodes": 8,
+    "model": {"hidden_sizes": (32, 32)},
+    "strategy": {"name": "ars", "elite_share": 0.25},
+    "sigma": 0.3,
+    "learning_rate": 0.2,
+    "weight_decay": 0.0,
+}
 LINEAR = {"model": {"hidden_sizes": ()}, "weight_decay": 0.0}
 ES_SWIMMER = {"members": 16, **LINEAR}
-ARS_HALFCHEETAH = {**LINEAR, "strategy": {"name": "ars", "elite_share": 0.125}, "sigma": 0.03, "learning_rate": 0.0012}
-"""The settings of Mania et al. 2018, table 9: N = 32, b = 4, ν = 0.03, α = 0.02."""
+ARS_HALFCHEETAH = {
+    **LINEAR,
+    "strategy": {"name": "ars", "elite_share": 0.125},
+    "sigma": 0.03,
+    "learning_rate": 0.0012,
+    "anneal": True,
+}
+"""The settings of Mania et al. 2018, table 9 (N = 32, b = 4, ν = 0.03, α = 0.02), with a step size that falls to 0."""
 
 Published = dict[str, tuple[dict[str, Any], str]]
 """Algorithm -> settings and their source."""
@@ -390,7 +403,7 @@ PRESETS = {
         ),
         Preset("sac-cartpole", "sac", "CartPole-v1", SAC_CARTPOLE, 200_000, 8, Score(500.0, 500.0, 500.0, 62, CPU), 475, 7),
         Preset("es-cartpole", "es", "CartPole-v1", {"max_env_steps": 960_000}, 2_000_000, 16, None, 499.9, 16),
-        Preset("es-pendulum", "es", "Pendulum-v1", ES_PENDULUM, 10_000_000, 8, None, -200),
+        Preset("es-pendulum", "es", "Pendulum-v1", ES_PENDULUM, 20_480_000, 8, None, -200),
         Preset("es-acrobot", "es", "Acrobot-v1", {}, 6_000_000, 8, None, -85),
         Preset("es-swimmer", "es", "envpool:Swimmer-v4", ES_SWIMMER, 2_000_000, 5, None, 340),
         Preset("es-halfcheetah", "es", "envpool:HalfCheetah-v4", ARS_HALFCHEETAH, 12_500_000, 5, None, 4046),
