@@ -89,18 +89,34 @@ def figures(result: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def evolution_report(result: dict[str, Any]) -> str:
-    """Return the result as a Markdown table."""
-    rows = []
+    """Return the result as Markdown."""
+    rows, asked = [], []
     for case in result["cases"]:
         found = figures(case)
         sizes = "×".join(map(str, case["case"]["hidden_sizes"]))
         for side in SIDES:
             each, peer = found[side], found["evosax"]
-            ratio = f"{each['training'] / peer['training']:.2f}"
+            ratio = each["training"] / peer["training"]
             speeds = [f"{each[name]:,.0f}" for name in ("training", "first", "last")]
-            rows.append([f"{sizes}, {side}", *speeds, ratio, f"{each['return']:.0f}"])
+            rows.append([f"{sizes}, {side}", *speeds, f"{ratio:.2f}", f"{each['return']:.0f}"])
+            if side == "jaxrl":
+                met = "yes" if ratio >= ASKED else "NO"
+                asked.append([f"episodes/s of evosax's, {sizes}", f"≥ {ASKED:g}×", f"{ratio:.2f}×", met])
     headings = ["network", "episodes/s", "first generation", "last generation", "of evosax", "return"]
-    return table(headings, rows)
+    hardware, versions = result["hardware"], result["cases"][0]["about"]["evosax"]["versions"]
+    case = result["cases"][0]["case"]
+    machine_line = f"{hardware['cpu']}, {hardware['cores']} cores, load before: {result['load']}"
+    packages = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = [
+        "## Evolution strategies on CartPole",
+        f"* `{result['command']}`, {result['date']}\n* {machine_line}\n* {packages}",
+        table(headings, rows),
+        f"Medians of whole trainings of {case['generations']} generations of {case['members']} members with {case['episodes']} "
+        "episodes each. *jaxrl*: normal noise, members divided among a CPU device per core. *evosax*: OpenAI-ES with gymnax, as "
+        "its notebooks run it, on JAX's default device, which uses all cores.",
+        table(["requirement", "asked", "measured", "met"], asked),
+    ]
+    return "\n\n".join(lines)
 
 
 def missed(result: dict[str, Any]) -> bool:

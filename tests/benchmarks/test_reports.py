@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import actors, learners, remote, replay, sampling, scaling_report
+from benchmarks import actors, evolution, learners, remote, replay, sampling, scaling_report
 from benchmarks.scaling_model import Level, Link, all_reduce, of_devices, predict
 from tests.helpers.paths import ROOT
 
 RESULTS = {path.stem: json.loads(path.read_text()) for path in (ROOT / "benchmarks/results").glob("*.json")}
 REPORTS: dict[str, Any] = {
     "actors": (actors.actors_report, actors.missed),
+    "evolution": (evolution.evolution_report, evolution.missed),
     "learners": (learners.learners_report, learners.missed),
     "remote": (remote.remote_report, remote.missed),
     "replay": (replay.replay_report, lambda result: min(replay.ratios(result)) < 1),
@@ -44,6 +45,7 @@ def cells(report: str, start: str) -> list[str]:
         ("actors", ("handing", "asked"), 0.0),
         ("actors", ("stepping", 0, "asked"), 9.0),
         ("actors", ("slow", "asked"), 1e3),
+        ("evolution", ("cases", 0, "trained", "jaxrl"), [{"seconds": [9.0] * 20, "returns": [500.0] * 20}]),
         ("learners", ("cases", 0, "asked"), 1e3),
         ("remote", ("seconds", "local", "shared value"), [1.0] * 5),
         ("remote", ("pools", 0, "asked"), 9.0),
