@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,6 +100,10 @@ def make_parser() -> argparse.ArgumentParser:
     evolution.add_argument("--repeats", type=positive, default=5, help="trainings, in which all take turns (default: 5)")
     evolution.add_argument("--scale", type=fraction, default=1.0, help="fewer generations, to check that everything works")
 
+    staleness = commands.add_parser("staleness", help="corrections of evolution for members of older versions; minutes")
+    staleness.add_argument("--seeds", type=positive, default=16, help="seeds of each correction (default: 16)")
+    staleness.add_argument("--versions", type=positive, default=120, help="versions of each seed (default: 120)")
+
     remote = commands.add_parser("remote", help="calls of remote objects, compared with multiprocessing.Pool and with Ray")
     remote.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     remote.add_argument("--scale", type=fraction, default=1.0, help="fewer calls, to check that everything works")
@@ -122,6 +127,7 @@ def make_parser() -> argparse.ArgumentParser:
         actors,
         accelerator,
         evolution,
+        staleness,
         remote,
         memory,
         scaling,
@@ -151,6 +157,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "actors": run_actors,
             "accelerator": run_accelerator,
             "evolution": run_evolution,
+            "staleness": run_staleness,
             "remote": run_remote,
             "scaling": run_scaling,
             "table": show,
@@ -239,6 +246,14 @@ def run_evolution(options: argparse.Namespace) -> int:
     return int(evolution.missed(result))
 
 
+def run_staleness(options: argparse.Namespace) -> int:
+    from benchmarks import staleness
+
+    result = staleness.run(options.seeds, options.versions, options.out)
+    print(staleness.staleness_report(result))
+    return int(staleness.missed(result))
+
+
 def run_remote(options: argparse.Namespace) -> int:
     from benchmarks import remote
 
@@ -318,6 +333,10 @@ def write_table(out: Path) -> None:
     if out != RESULTS:
         (out / "TABLES.md").write_text("# Results\n\n" + render(out), encoding="utf-8")
         return
+    if (path := out / "staleness.json").exists():
+        from benchmarks import staleness
+
+        staleness.draw_missing(json.loads(path.read_text(encoding="utf-8")), Path("docs/images/staleness.png"))
     for path, tables in documents(out).items():
         path.write_text(fill(path.read_text(encoding="utf-8"), tables), encoding="utf-8")
     compared = comparison.read_compared(out / "scores")

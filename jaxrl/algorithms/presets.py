@@ -415,7 +415,7 @@ PRESETS = {
         ),
         Preset("es-pendulum", "es", "Pendulum-v1", ES_PENDULUM, 20_480_000, 8, Score(-154.2, -162.5, -147.5, 13, CPU), -200),
         Preset("es-acrobot", "es", "Acrobot-v1", {}, 6_000_000, 8, Score(-82.5, -84.2, -80.9, 14, CPU), -85),
-        Preset("es-swimmer", "es", "envpool:Swimmer-v4", ES_SWIMMER, 2_000_000, 5, None, 340),
+        Preset("es-swimmer", "es", "envpool:Swimmer-v4", ES_SWIMMER, 2_000_000, 5, Score(358.0, 357.3, 358.7, 993, CPU), 340),
         Preset("es-halfcheetah", "es", "envpool:HalfCheetah-v4", ARS_HALFCHEETAH, 12_500_000, 5, None, 4046),
         *_published("atari", "envpool:{}-v5?episodic_life=True&reward_clip=True", ("Pong", "Breakout"), ATARI, 10_000_000),
         *_published("mujoco", "envpool:{}-v4", ("Hopper", "Walker2d"), MUJOCO, 1_000_000),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import actors, evolution, learners, remote, replay, sampling, scaling_report
+from benchmarks import actors, evolution, learners, remote, replay, sampling, scaling_report, staleness
 from benchmarks.scaling_model import Level, Link, all_reduce, of_devices, predict
 from tests.helpers.paths import ROOT
 
@@ -26,6 +26,7 @@ REPORTS: dict[str, Any] = {
     "replay": (replay.replay_report, lambda result: min(replay.ratios(result)) < 1),
     "sampling": (sampling.sampling_report, sampling.missed),
     "scaling": (scaling_report.seeds_table, scaling_report.missed),
+    "staleness": (staleness.staleness_report, staleness.missed),
 }
 
 
@@ -52,6 +53,7 @@ def cells(report: str, start: str) -> list[str]:
         ("replay", ("cases", 0, "seconds", "jaxrl"), [1.0] * 5),
         ("sampling", ("cases", 0, "asked"), 9.0),
         ("scaling", ("seeds", "seconds", "2 devices"), [1.0] * 5),
+        ("staleness", ("returns", "within"), [[-1500] * 120] * 16),
     ],
 )
 def test_what_was_missed_is_said(name: str, place: tuple[Any, ...], value: Any) -> None:
