@@ -25,8 +25,8 @@ def greedy_gap(history: Mapping[str, np.ndarray]) -> tuple[float, float] | None:
     """
     names = (EVALUATION_RETURN, TRAINING_RETURN, f"{TRAINING_RETURN}_min", f"{TRAINING_RETURN}_max")
     evaluated = [i for i, row in enumerate(history.get(EVALUATION_RETURN, ())) if not np.isnan(row).all()]
-    until = max(evaluated, default=-1) + 1
-    known = [known_rows({name: history.get(name, ())[:until]}, name) for name in names]
+    until = evaluated[-1] + 1 if evaluated else 0
+    known = [known_rows({name: rows[:until] for name, rows in history.items()}, name) for name in names]
     if not all(known) or len(known[1]) < CHUNKS:
         return None
     greedy, training, lowest, highest = (float(np.nanmean(rows[-1])) for rows in known)
