@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-FIELDS = ("run", "version", "member", "fitness")
+FIELDS = {"run", "version", "member", "fitness"}
 """Fields that a record must have. ``id`` marks lines that are delivered more than once, ``sha256`` the parameters (or its first
 digits), ``v`` the format. Others are ignored."""
 MOST_MEMBERS = 2**31
 KEPT_LINE = 300
 """Characters of a refused line that are kept."""
+
+decode = json.JSONDecoder().decode
 
 
 class Refused(Exception):
@@ -88,10 +90,10 @@ def read(lines: Iterable[tuple[str, bytes]], known: Known) -> Read:
 
 def _record(line: bytes, known: Known) -> tuple[int, int, float, str | None]:
     try:
-        record: Any = json.loads(line)
-    except ValueError:
+        record: Any = decode(line.decode())  # without json.loads, which guesses the encoding of each line
+    except (ValueError, RecursionError):  # the second: brackets nested by the thousand
         raise Refused("torn") from None
-    if not isinstance(record, dict) or not all(name in record for name in FIELDS):
+    if not isinstance(record, dict) or not record.keys() >= FIELDS:
         raise Refused("torn" if not isinstance(record, dict) else "incomplete")
     if record.get("v", 1) != 1:
         raise Refused("format")

@@ -83,7 +83,7 @@ def test_members_are_those_of_the_manifest(folder: Path) -> None:
 
 
 REFUSED = {
-    "torn": ['{"run": "x", "vers', "[1, 2]", "null", "12"],
+    "torn": ['{"run": "x", "vers', "[1, 2]", "null", "12", "[" * 100_000],
     "incomplete": [{"member": 1}, {"run": "RUN", "version": 0, "member": 1}],
     "format": [{"v": 2}],
     "foreign": [{"run": "another"}, {"run": 7}],
