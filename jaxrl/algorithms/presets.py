@@ -211,6 +211,7 @@ them."""
 MOUNTAINCAR = {"hold_noise": 16, "normalize_observations": True}
 
 CPU = "2 cores of an AMD EPYC"
+CPU_25_17 = f"{CPU} (family 25, model 17)"
 
 PPO_ATARI = {
     "num_envs": 8,
@@ -270,7 +271,7 @@ ARS_HALFCHEETAH = {
     "learning_rate": 0.0012,
     "anneal": True,
 }
-"""The settings of Mania et al. 2018, table 9 (N = 32, b = 4, ν = 0.03, α = 0.02), with a step size that falls to 0."""
+"""N = 32, b = 4, ν = 0.03 and α = 0.02 of Mania et al. 2018."""
 
 Published = dict[str, tuple[dict[str, Any], str]]
 """Algorithm -> settings and their source."""
@@ -409,14 +410,26 @@ PRESETS = {
             {"max_env_steps": 960_000},
             2_000_000,
             16,
-            Score(500.0, 500.0, 500.0, 9, CPU),
+            Score(500.0, 500.0, 500.0, 9, CPU_25_17),
             499.9,
             16,
         ),
-        Preset("es-pendulum", "es", "Pendulum-v1", ES_PENDULUM, 20_480_000, 8, Score(-154.2, -162.5, -147.5, 13, CPU), -200),
-        Preset("es-acrobot", "es", "Acrobot-v1", {}, 6_000_000, 8, Score(-82.5, -84.2, -80.9, 14, CPU), -85),
-        Preset("es-swimmer", "es", "envpool:Swimmer-v4", ES_SWIMMER, 2_000_000, 5, Score(358.0, 357.3, 358.7, 993, CPU), 340),
-        Preset("es-halfcheetah", "es", "envpool:HalfCheetah-v4", ARS_HALFCHEETAH, 12_500_000, 5, None, 4046),
+        Preset(
+            "es-pendulum", "es", "Pendulum-v1", ES_PENDULUM, 20_480_000, 8, Score(-154.2, -162.5, -147.5, 13, CPU_25_17), -200
+        ),
+        Preset("es-acrobot", "es", "Acrobot-v1", {}, 6_000_000, 8, Score(-82.5, -84.2, -80.9, 14, CPU_25_17), -85),
+        Preset(
+            "es-swimmer", "es", "envpool:Swimmer-v4", ES_SWIMMER, 2_000_000, 5, Score(358.0, 357.3, 358.7, 993, CPU_25_17), 340
+        ),
+        Preset(
+            "es-halfcheetah",
+            "es",
+            "envpool:HalfCheetah-v4",
+            ARS_HALFCHEETAH,
+            12_500_000,
+            1,
+            published="Mania et al. 2018, table 9, with a step size that falls to 0",
+        ),
         *_published("atari", "envpool:{}-v5?episodic_life=True&reward_clip=True", ("Pong", "Breakout"), ATARI, 10_000_000),
         *_published("mujoco", "envpool:{}-v4", ("Hopper", "Walker2d"), MUJOCO, 1_000_000),
     )
