@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import machine
 from benchmarks.cases import ACCELERATOR, Case, scaled
 from benchmarks.markdown import table
-from benchmarks.numbers import short
+from benchmarks.numbers import peak, rates, short
 from benchmarks.protocol import Worker
 from benchmarks.record import write_result
 from benchmarks.speed import OURS, find_gpu, say, start
@@ -72,10 +72,8 @@ def accelerator_report(result: dict[str, Any]) -> str:
     rows = []
     for case in result["cases"]:
         program = case["program"]
-        speeds = [section["env_steps"] / section["seconds"] for section in program["sections"]]
-        peak = max(section["peak_bytes"] for section in program["sections"])
         launches = program.get("launches_per_iteration")
         mean = sum(program["returns"]) / len(program["returns"])
         counted = "–" if launches is None else f"{launches:,.0f}"
-        rows.append([case["title"], short(median(speeds)), counted, f"{peak / 2**20:,.0f} MiB", f"{mean:.0f}"])
+        rows.append([case["title"], short(median(rates(program))), counted, f"{peak(program) / 2**20:,.0f} MiB", f"{mean:.0f}"])
     return table(["jaxrl", "env steps/s", "kernels/iteration", "peak memory", "return"], rows)

@@ -1,4 +1,4 @@
-"""What only a GPU can show: results beside the CPU's, determinism, learning in its precision, and processes that share it."""
+"""Tests on a GPU: updates equal to the CPU's, determinism, learning in its precision, and several processes."""
 
 from __future__ import annotations
 

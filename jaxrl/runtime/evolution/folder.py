@@ -143,11 +143,11 @@ class EvolutionFolder:
         return list(range(max(0, newest - self.settings.max_to_keep + 1), newest + 1))
 
     def forget(self) -> None:
-        """Remove versions that are no longer kept, and the ids of their records."""
+        """Delete the versions before the last ``max_to_keep``, and the ids of their records."""
         oldest = self.versions()[0]
-        for top, first in ((VERSIONS, oldest), (COMMITS, oldest)):
+        for top in (VERSIONS, COMMITS):
             for place in (self.path / top).iterdir():
-                if place.name.isdecimal() and int(place.name) < first:
+                if place.name.isdecimal() and int(place.name) < oldest:
                     shutil.rmtree(place, ignore_errors=True)
 
     # ------------------------------------------------------------------------------------------------------------------ state

@@ -86,7 +86,7 @@ def test_rows_that_were_played_are_counted_and_end_at_the_budget(finished: Finis
     assert not history["diverged"].any() and np.isfinite(history["evaluation/episodic_return"][-1]).all()
 
 
-@pytest.mark.parametrize("which", ["best", pytest.param("last")])
+@pytest.mark.parametrize("which", ["best", "last"])
 def test_a_loaded_policy_plays_the_mean(which: str, finished: Finished) -> None:
     """That of the seed after ``policy.step`` generations; exploring, that of a member."""
     policy, agent = jaxrl.load_policy(finished.folder, which=which, seed=5, trust="tests"), finished.agent
