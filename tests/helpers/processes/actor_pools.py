@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxrl.envs.subprocess.descendants import VARIABLE
 from jaxrl.runtime.actors.pool import ActorPool
+from jaxrl.runtime.actors.population_pool import PopulationPool
 from jaxrl.runtime.actors.transports.shared_memory import ChildProcess
 from jaxrl.types import Agent, Policy
 from tests.helpers.processes.children import runs, soon
@@ -32,6 +33,11 @@ def pid_of(process: Any) -> int:
 
     actor = process._object._queue.worker._actor
     return int(ray.get(actor.__ray_call__.remote(lambda holder: os.getpid()), timeout=60))
+
+
+def pids_of_members(pool: PopulationPool) -> list[int]:
+    """Return the processes of a population's workers on this machine, in order."""
+    return [member._queue.worker.child.process.pid for member in pool.members]
 
 
 def ray_workers() -> list[int]:

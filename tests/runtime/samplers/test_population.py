@@ -29,7 +29,7 @@ from jaxrl.runtime.trainers.host import PopulationLearner
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, run_steps, small
 from tests.helpers.hosted import hosted
-from tests.helpers.processes.actor_pools import workers_of
+from tests.helpers.processes.actor_pools import pids_of_members
 from tests.helpers.processes.children import soon
 
 KEY = partial(jax.random.key, 0)
@@ -133,9 +133,9 @@ def test_the_members_of_a_lost_worker_are_played_again(tmp_path: Path) -> None:
     try:
         for generation in range(3):
             expected, _ = alone.step(expected)
-            threading.Timer(0.02, os.kill, (workers_of(os.getpid())[generation % 2], signal.SIGKILL)).start()
+            threading.Timer(0.02, os.kill, (pids_of_members(pool)[generation % 2], signal.SIGKILL)).start()
             state, _ = learner.step(state)
-            soon(lambda generation=generation: sum(pool.restarts) > generation)
+            assert soon(lambda generation=generation: sum(pool.restarts) > generation)
         assert sum(pool.restarts) == 3 and all("SIGKILL" in note for note in notes)
         assert_bit_equal(state.learner, expected.learner)
     finally:
@@ -149,9 +149,9 @@ def test_restarts_are_limited_over_all_workers(tmp_path: Path) -> None:
     learner = PopulationLearner(agent, pool, 1)
     try:
         state = learner.init(keys())
-        for worker in workers_of(os.getpid()):
+        for worker in pids_of_members(pool):
             os.kill(worker, signal.SIGKILL)
-        soon(lambda: sum(pool.restarts) == 2)
+        assert soon(lambda: sum(pool.restarts) == 2)
         with pytest.raises(WorkerFailed, match="workers were replaced 2 times, and max_restarts=1"):
             learner.step(state)
     finally:
