@@ -10,6 +10,7 @@ from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Muncha
 from jaxrl.algorithms.common.quantile_critics import Quantiles
 from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature
 from jaxrl.algorithms.common.value_rescaling import Rescale
+from jaxrl.evolution.evosax_adapter import Evosax
 from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise
 from jaxrl.evolution.strategies import ARS, OpenAI
 from jaxrl.exploration.options import OU, Gaussian, Noisy, Spread
@@ -25,6 +26,7 @@ __all__ = [
     "Double",
     "Ensemble",
     "Episode",
+    "Evosax",
     "Final",
     "FixedTemperature",
     "Future",

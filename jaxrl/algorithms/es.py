@@ -1,4 +1,4 @@
-"""Evolution strategies: OpenAI's (Salimans et al. 2017) and augmented random search (Mania et al. 2018).
+"""Evolution strategies: OpenAI's (Salimans et al. 2017), augmented random search (Mania et al. 2018), and those of evosax.
 
 Reads top to bottom: settings, state, members, update, builder. Noise, shaping and strategies are in ``jaxrl.evolution``, and
 ``jaxrl.rollout.play`` plays the episodes.
@@ -14,12 +14,14 @@ import jax
 import jax.numpy as jnp
 import optax
 from gymnasium import spaces
+from jax.flatten_util import ravel_pytree
 
 from jaxrl.builder.components import check_greedy_policy, check_low_rank
 from jaxrl.builder.config import AgentConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup, prepare
 from jaxrl.distributions import Categorical, MultiCategorical
+from jaxrl.evolution.evosax_adapter import Evosax, EvosaxPopulation, check_size
 from jaxrl.evolution.gradient import descent_gradient
 from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise, gathered
 from jaxrl.evolution.strategies import ARS, OpenAI
@@ -46,8 +48,8 @@ class ESConfig(AgentConfig):
     horizon: CountOrZero = 0
     """Rows at which episodes are stopped; their return up to there counts. 0: the environment's step limit."""
     noise: NormalNoise | SignNoise | LowRankNoise = NormalNoise()
-    """Distribution of the members around their mean."""
-    strategy: OpenAI | ARS = OpenAI()
+    """Distribution of the members around their mean; that of ``Evosax`` is its own."""
+    strategy: OpenAI | ARS | Evosax = OpenAI()
     """How fitness becomes a step."""
     normalize_observations: bool = True
     """Normalise observations with their running mean and standard deviation, which a whole generation shares."""
@@ -74,7 +76,10 @@ class ESConfig(AgentConfig):
         return self if self.horizon else dataclasses.replace(self, horizon=episode_limit(env))
 
     def check(self, *, recurrent: bool = False) -> None:
-        if self.members % 2:
+        if isinstance(self.strategy, Evosax):
+            if self.noise != ESConfig.noise:
+                raise ValueError(f"noise={self.noise} has no effect with strategy={self.strategy}, which draws its own")
+        elif self.members % 2:
             raise ValueError(f"members={self.members} must be even: members are pairs with opposite noise")
         super().check(recurrent=recurrent)
 
@@ -125,6 +130,8 @@ class Population(NamedTuple):
 def init(setup: AlgorithmSetup[ESConfig], key: Key, hyperparams: ESHyperparams) -> ESLearner:
     observations = setup.observation_space if setup.config.normalize_observations else None
     learner = setup.init_learner(key, hyperparams, init_statistics(observations, None))
+    if isinstance(strategy := setup.config.strategy, Evosax):
+        learner = learner._replace(opt_state=evosax_population(setup, strategy, learner).init(setup.update_key(learner)))
     return ESLearner(**learner._asdict(), rows=jnp.zeros((), jnp.int32))
 
 
@@ -137,14 +144,20 @@ def remaining_rows(setup: AlgorithmSetup[ESConfig], learner: ESLearner) -> Array
 
 
 def policy(setup: AlgorithmSetup[ESConfig], learner: ESLearner) -> Policy:
-    hp = setup.current(learner)
+    key, hp = setup.update_key(learner), setup.current(learner)
+    if isinstance(strategy := setup.config.strategy, Evosax):
+        drawn, _ = evosax_population(setup, strategy, learner).ask(key, learner.opt_state, learner.version)
+        return Policy(learner.params, learner.statistics, drawn, learner.version)
     sigma = hp.sigma * hp.sigma_decay ** learner.version.astype(jnp.float32)
-    population = Population(jax.random.key_data(setup.update_key(learner)), sigma)
+    population = Population(jax.random.key_data(key), sigma)
     return Policy(learner.params, learner.statistics, population, learner.version)
 
 
 def members(setup: AlgorithmSetup[ESConfig], policy: Policy, member: Array) -> Policy:
-    """Return the policy of a member, θ + σ·ε_m."""
+    """Return the policy of a member, θ + σ·ε_m; with ``Evosax``, row m of its population."""
+    if isinstance(setup.config.strategy, Evosax):
+        _, unravel = ravel_pytree(policy.params)
+        return policy._replace(params=unravel(policy.exploration[member]), exploration=())
     key, sigma = policy.exploration.key, policy.exploration.sigma
     return policy._replace(params=setup.config.noise.member(key, member, policy.params, sigma), exploration=())
 
@@ -175,33 +188,53 @@ def best_action(setup: AlgorithmSetup[ESConfig], policy: Policy, carry: PyTree, 
 
 
 def learn_from(setup: AlgorithmSetup[ESConfig], learner: ESLearner, episodes: Episodes) -> tuple[ESLearner, Metrics]:
-    """Take one step along −Σ_m w_m ε_m / (N σ) + weight_decay · θ, with weights w of the members' fitness."""
+    """Learn from the fitness of all members of a generation."""
     config, hp, axis_name = setup.config, setup.current(learner), setup.axis_name
-    population = policy(setup, learner).exploration
-    key, sigma = population.key, population.sigma
-
     fitness = episodes.episodic_return - hp.reward_shift * episodes.episodic_length
     fitness = fitness.reshape(-1, config.episodes).mean(1)
     fitness = gathered(fitness, config.members, axis_name)
     rows, moments = gathered((episodes.episodic_length, episodes.moments), config.num_envs, axis_name)
 
-    weights = config.strategy.weights(fitness)
-    gradient = descent_gradient(config.noise, key, sigma, weights, learner.params, hp.weight_decay, axis_name)
-    params, opt_state = setup.descent(hp, learner.params).apply(gradient, learner.params, learner.opt_state)
+    if isinstance(config.strategy, Evosax):
+        params, opt_state, metrics = tell(setup, config.strategy, learner, fitness)
+    else:
+        params, opt_state, metrics = descend(setup, config.strategy.weights(fitness), learner)
 
     played, statistics = rows.sum(), learner.statistics
     if statistics.observations:
         statistics = Statistics(add_episodes(statistics.observations, moments, rows), ())
-    metrics = {
-        "losses/grad_norm": optax.tree.norm(gradient),
-        "charts/sigma": sigma,
-        "charts/parameter_norm": optax.tree.norm(params),
-    }
+    metrics["charts/parameter_norm"] = optax.tree.norm(params)
     total = jnp.where(learner.rows > MOST_ROWS - played, MOST_ROWS, learner.rows + played)
     fields = {"params": params, "opt_state": opt_state, "statistics": statistics, "rows": total}
     new, logged = setup.updated(learner, hp, metrics, **fields)
     goes_on = remaining_rows(setup, learner) > 0
     return jax.tree.map(lambda new, old: jnp.where(goes_on, new, old), new, learner), only_if(goes_on, logged)
+
+
+def descend(setup: AlgorithmSetup[ESConfig], weights: Array, learner: ESLearner) -> tuple[PyTree, PyTree, dict[str, Array]]:
+    """Take one step along −Σ_m w_m ε_m / (N σ) + weight_decay · θ, with weights w of the members' fitness."""
+    config, hp = setup.config, setup.current(learner)
+    population = policy(setup, learner).exploration
+    key, sigma = population.key, population.sigma
+    gradient = descent_gradient(config.noise, key, sigma, weights, learner.params, hp.weight_decay, setup.axis_name)
+    params, opt_state = setup.descent(hp, learner.params).apply(gradient, learner.params, learner.opt_state)
+    return params, opt_state, {"losses/grad_norm": optax.tree.norm(gradient), "charts/sigma": sigma}
+
+
+def tell(
+    setup: AlgorithmSetup[ESConfig], strategy: Evosax, learner: ESLearner, fitness: Array
+) -> tuple[PyTree, PyTree, dict[str, Array]]:
+    """Tell an algorithm of evosax the fitness of the members that it asked for."""
+    population, key = evosax_population(setup, strategy, learner), setup.update_key(learner)
+    drawn, state = population.ask(key, learner.opt_state, learner.version)
+    state, params = population.tell(key, state, learner.version, drawn, fitness)
+    return params, state, {"charts/sigma": jnp.mean(state.std)} if hasattr(state, "std") else {}
+
+
+def evosax_population(setup: AlgorithmSetup[ESConfig], strategy: Evosax, learner: Learner) -> EvosaxPopulation:
+    hp = setup.current(learner)
+    optimizer = optax.chain(optax.add_decayed_weights(hp.weight_decay), setup.optimizer(hp))
+    return EvosaxPopulation(strategy, setup.config.members, learner.params, hp.sigma, hp.sigma_decay, optimizer)
 
 
 # --------------------------------------------------------------------------------------------------------------------- builder
@@ -225,6 +258,19 @@ def episode_limit(env: Env | HostEnv) -> int:
     return int(limit)
 
 
+def check_evosax(setup: AlgorithmSetup[ESConfig], strategy: Evosax) -> None:
+    """Raise an error if evosax is not installed, or refuses the settings, or if the population is too large."""
+    hyperparams = ESHyperparams()
+    learner = jax.eval_shape(lambda key: setup.init_learner(key, hyperparams), jax.random.key(0))
+    check_size(strategy, setup.config.members, sum(x.size for x in jax.tree.leaves(learner.params)))
+    try:
+        jax.eval_shape(lambda key: init(setup, key, hyperparams), jax.random.key(0))
+    except ImportError:
+        raise
+    except Exception as error:
+        raise ValueError(f"strategy=Evosax({strategy.algorithm!r}) with members={setup.config.members}: {error}") from error
+
+
 @with_keywords_of(agent_keywords)
 def make_es(env: EnvLike, **keywords: Any) -> Agent:
     """Evolution strategies (Salimans et al. 2017; Mania et al. 2018), for Discrete, MultiDiscrete and Box actions.
@@ -243,6 +289,8 @@ def make_es(env: EnvLike, **keywords: Any) -> Agent:
     kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
     prepared = prepare(make_es, env, ESConfig, ESHyperparams, settings, kinds, greedy_policy, parts, memory=True)
     check_greedy_policy(parts["model"], prepared.output, prepared.env.action_space)
+    if isinstance(strategy := prepared.setup.config.strategy, Evosax):
+        check_evosax(prepared.setup, strategy)
     if isinstance(noise := prepared.setup.config.noise, LowRankNoise):
         check_low_rank(parts["model"], prepared.setup.model, prepared.env, noise)
     return prepared.bind(make_algorithm(prepared.setup))

@@ -16,14 +16,13 @@ from jaxrl.envs.ids import (
     check_known,
     defaults_of,
     format_id,
-    import_named,
-    not_found,
     parse_id,
     shortest,
     takes_any,
     version_of,
 )
 from jaxrl.settings.aliases import nearest, shortened, similar
+from jaxrl.settings.packages import import_named, not_found
 from jaxrl.types import Env, EnvLike, HostEnv
 
 if TYPE_CHECKING:

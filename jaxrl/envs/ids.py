@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -188,32 +186,6 @@ def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
 def takes_any(function: Callable[..., Any]) -> bool:
     """Return whether a function takes arguments of any name."""
     return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(function).parameters.values())
-
-
-def import_named(module: str) -> ModuleType | None:
-    """Import a module. Return None if it does not exist; if it exists and imports one that does not, the error is raised."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        return None
-
-
-def not_found(module: str, folder: str | None = None) -> str:
-    """Return the message for a module that does not exist in ``folder``, by default the one from which Python imports first."""
-    return (
-        f"no module {module!r} was found in {folder or sys.path[0] or 'the current folder'!r} or among the installed packages: "
-        "work in the folder that holds it, or put that folder on PYTHONPATH"
-    )
-
-
-def import_package(package: str, env: str, *, extra: str | None = None) -> ModuleType:
-    """Import an optional package. An error names the ``pip install`` for it, or for an ``extra`` of jaxrl."""
-    if (module := import_named(package)) is not None:
-        return module
-    source = f'"jaxrl[{extra}]"' if extra else package
-    raise ModuleNotFoundError(f"{env} needs the package {package}, which is not installed: pip install {source}", name=package)
 
 
 class Version(NamedTuple):

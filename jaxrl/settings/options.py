@@ -120,7 +120,11 @@ def hyperparameters_of(config: Any) -> Iterator[tuple[str, float]]:
 
 def as_data(value: Option | None) -> dict[str, Any] | None:
     """Return an option as plain data."""
-    return None if value is None else {"name": value.name, **{f.name: getattr(value, f.name) for f in dataclasses.fields(value)}}  # type: ignore[arg-type]
+    if value is None:
+        return None
+    kind: Any = type(value)
+    fields = {name: getattr(value, name) for name in setting_types(kind)}
+    return {"name": value.name, **{name: dict(x) if isinstance(x, tuple) else x for name, x in fields.items()}}
 
 
 def described_option(config: Any, name: str, value: Option | None) -> dict[str, Any]:

@@ -44,6 +44,17 @@ Unit = Annotated[float, Range(0, 1)]
 PositiveUnit = Annotated[float, Range(0, 1, open_low=True)]
 
 
+class ByName:
+    """Allowed values of finite numbers under names of the user's choice."""
+
+    def __str__(self) -> str:
+        return "numbers by name: {'a': 1, 'b': 0.5}, or 'a=1,b=0.5'"
+
+
+Numbers = Annotated[tuple[tuple[str, float], ...] | Mapping[str, float] | str, ByName()]
+"""``checked`` makes pairs of them, in the order of their names, which can be hashed and compared."""
+
+
 @functools.cache
 def setting_types(source: Any) -> dict[str, Any]:
     """Return the types of a Config's (dataclass) or Hyperparams' (NamedTuple) fields, which define the allowed values.
@@ -86,7 +97,7 @@ def in_words(type_: Any) -> str:
         return "True or False"
     if get_origin(type_) is Literal:
         return f"one of {', '.join(map(repr, get_args(type_)))}"
-    return str(_range_of(type_) or "")
+    return str(_range_of(type_) or (ByName() if type_ == Numbers else ""))
 
 
 def checked(name: str, value: Any, type_: Any) -> Any:
@@ -100,12 +111,32 @@ def checked(name: str, value: Any, type_: Any) -> Any:
         return bool(value)
     if get_origin(type_) is Literal:
         if value not in get_args(type_):
-            raise ValueError(f"{name}={shortened(value)} must be {in_words(type_)}")
+            raise ValueError(
+                f"{name}={shortened(value)} must be {in_words(type_)}.{nearest(value, get_args(type_))}".removesuffix(".")
+            )
         return value
+    if type_ == Numbers:
+        return _check_numbers(name, value)
     if type_.__origin__ is int:
         return _check_whole(name, value, _range_of(type_))
     check_number(name, value, _range_of(type_))
     return float(value)
+
+
+def _check_numbers(name: str, value: Any) -> tuple[tuple[str, float], ...]:
+    if isinstance(value, str):
+        pairs = [part.partition("=")[::2] for part in value.split(",") if part.strip()]
+        try:
+            value = [(key.strip(), float(number)) for key, number in pairs]
+        except ValueError:
+            raise ValueError(f"{name}={shortened(value)} must be {ByName()}") from None
+    try:
+        found = {str(key): number for key, number in (value.items() if isinstance(value, Mapping) else value)}
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={shortened(value)} must be {ByName()}") from None
+    for key, number in found.items():
+        check_number(f"{name}.{key}", number)
+    return tuple(sorted((key, float(number)) for key, number in found.items()))
 
 
 H = TypeVar("H")

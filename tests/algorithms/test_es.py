@@ -379,7 +379,7 @@ ONE_STEP = "horizon must be given for tests.helpers.probes:constant_reward, whic
             ValueError,
             "^strategy=OpenAI: shaping='rank' must be one of 'centered_rank'",
         ),
-        ({"strategy": "cma"}, ValueError, "^strategy='cma' is unknown. Allowed: 'openai' or 'ars'.$"),
+        ({"strategy": "cma"}, ValueError, "^strategy='cma' is unknown. Allowed: 'openai', 'ars' or 'evosax'.$"),
         ({"strategy": {"name": "ars", "elite_share": 0}}, ValueError, "^strategy=ARS: elite_share=0 is not allowed"),
         ({"noise": "gauss"}, ValueError, "^noise='gauss' is unknown. Allowed: 'normal', 'sign' or 'low_rank'.$"),
         ({"noise": {"name": "low_rank", "rank": 0}}, ValueError, "^noise=LowRankNoise: rank=0 must be an integer >= 1"),

@@ -27,6 +27,7 @@ from jaxrl.runtime.training_loop.run_config import Evaluations, RunConfig
 from jaxrl.settings.options import option_fields
 from jaxrl.settings.validation import (
     Count,
+    Numbers,
     PositiveUnit,
     Range,
     Unit,
@@ -70,7 +71,7 @@ def test_each_setting_has_a_range_that_holds_its_default(builder: Builder, confi
         types |= {f"{name}.{kind.name}.{field}": type_ for kind in kinds if kind for field, type_ in setting_types(kind).items()}
         defaults |= {f"{name}.{kind.name}.{field}": x for kind in kinds if kind for field, x in vars(kind()).items()}
     for name, default in defaults.items():
-        plain = (str,) if get_origin(types[name]) is Literal else (bool, int, float)
+        plain = (str,) if get_origin(types[name]) is Literal else (tuple,) if types[name] == Numbers else (bool, int, float)
         assert type(default) in plain, name  # no arrays at import
         assert checked(name, default, types[name]) == default and in_words(types[name])
         outside = -math.inf if in_words(types[name]) == "a finite number" else -1.0
@@ -136,7 +137,7 @@ def test_split_settings_sorts() -> None:
     "settings, message",
     [
         ({"seats": 5}, r"seats=5 must be an integer in \[1, 4\]"),
-        ({"kind": "sof"}, "kind='sof' must be one of 'soft', 'hard'"),
+        ({"kind": "sof"}, r"kind='sof' must be one of 'soft', 'hard'\. Did you mean 'soft'\?"),
         ({"wide": 1}, "wide=1 must be True or False"),
         ({"num_envs": 10**400}, None),
     ],

@@ -96,7 +96,7 @@ ATTACKS: dict[str, Attack] = {
     "env": env(lambda mark: f"os:system?command={quote(' '.join(touch(mark)))}"),
     "env in a submodule": env(lambda mark: f"trap:net?x={mark}"),
     "env of jaxrl": env(lambda mark: f"jaxrl.runtime.sweep:run_job?command={touch(mark)}"),
-    "env that imports": env(lambda mark: "jaxrl.envs.ids:import_package?package=trap&env=x&install=x"),
+    "env that imports": env(lambda mark: "jaxrl.settings.packages:import_package?package=trap&needed_by=x"),
     "env with a program": env(lambda mark: f"envpool:D1Basic-v1?vzd_path={mark.with_name('program')}"),
     "env with arguments": env(lambda mark: f"envpool:D1Basic-v1?game_args=+logfile {mark}"),
     "env of gymnasium's": env(lambda mark: "gymnasium:trap:Net-v0"),

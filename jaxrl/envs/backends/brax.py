@@ -16,8 +16,9 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.checks.validate import abstract_key
-from jaxrl.envs.ids import EnvId, check_name, check_options, defaults_of, format_id, import_package, parse_id
+from jaxrl.envs.ids import EnvId, check_name, check_options, defaults_of, format_id, parse_id
 from jaxrl.envs.rendering.brax import figure
+from jaxrl.settings.packages import import_package
 from jaxrl.spaces.trees import cast_like
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 

@@ -16,8 +16,9 @@ import tree
 from gymnasium import spaces
 
 from jaxrl.envs.host import LEARNING, MOST_ACTIONS, TOLD, cast, check_actions, env_seeds, narrow, quiet
-from jaxrl.envs.ids import check_known, check_name, check_option, import_package, smallest
+from jaxrl.envs.ids import check_known, check_name, check_option, smallest
 from jaxrl.envs.rendering.gymnax import REAL_TIME
+from jaxrl.settings.packages import import_package
 from jaxrl.settings.validation import check_count
 from jaxrl.types import Array, CompiledEnvs, HostEnv, HostEnvs, HostStep, PyTree
 

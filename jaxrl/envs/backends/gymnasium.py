@@ -18,9 +18,10 @@ from gymnasium.error import DependencyNotInstalled
 
 from jaxrl.envs.backends.gymnasium_vector import Task
 from jaxrl.envs.host import LEARNING, MOST_ACTIONS, check_actions, error_text, narrow, one_line, parts_of
-from jaxrl.envs.ids import UnknownName, check_known, check_option, defaults_of, import_named, not_found, smallest, takes_any
+from jaxrl.envs.ids import UnknownName, check_known, check_option, defaults_of, smallest, takes_any
 from jaxrl.envs.subprocess.processes import Processes
 from jaxrl.settings.aliases import nearest
+from jaxrl.settings.packages import import_named, not_found
 from jaxrl.settings.validation import check_count
 from jaxrl.types import HostEnv, HostEnvs
 

@@ -11,7 +11,8 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.checks.validate import abstract_key
-from jaxrl.envs.ids import check_name, check_options, defaults_of, import_package
+from jaxrl.envs.ids import check_name, check_options, defaults_of
+from jaxrl.settings.packages import import_package
 from jaxrl.spaces.action_masks import MASK_KEY
 from jaxrl.spaces.trees import cast_like
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
 import tyro
 
 from jaxrl.runtime.cli.flags import Count, field_docs
 from jaxrl.settings.options import Option, as_data, dotted_names, option_fields, resolve_option
-from jaxrl.settings.validation import in_words, setting_types
+from jaxrl.settings.validation import Numbers, in_words, setting_types
+
+METAVARS = {Count: "INT", bool: "{True,False}", str: "NAME=NUMBER,…"}
 
 
 def option_flags(config: type, measured: Mapping[str, Any]) -> type:
@@ -68,7 +70,7 @@ def _dashed(name: str) -> str:
 
 def _read_as(kind: Any, dotted: str) -> Any:
     type_ = setting_types(kind)[dotted.partition(".")[2]]
-    return Count if getattr(type_, "__origin__", None) is int else type_
+    return Count if getattr(type_, "__origin__", None) is int else str if type_ == Numbers else type_
 
 
 def _shown(dotted: str, kinds: tuple[Any, ...], default: Option | None) -> Any:
@@ -79,7 +81,7 @@ def _shown(dotted: str, kinds: tuple[Any, ...], default: Option | None) -> Any:
     read_as = _read_as(kinds[0], dotted)
     return tyro.conf.arg(
         name=_dashed(dotted),
-        metavar="INT" if read_as is Count else "{True,False}" if read_as is bool else "FLOAT",
+        metavar="NAME" if get_origin(read_as) is Literal else METAVARS.get(read_as, "FLOAT"),
         help=f"{', '.join(kind.name for kind in kinds)}: {text} [{in_words(setting_types(kinds[0])[field])}]",
         help_behavior_hint=f"(default: {getattr(source, field)})",
     )
