@@ -96,7 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
     accelerator.add_argument("--repeats", type=positive, default=3, help="rounds in which all take turns (default: 3)")
     accelerator.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
 
-    evolution = commands.add_parser("evolution", help="evolution strategies on CartPole, compared with evosax")
+    evolution = commands.add_parser("evolution", help="evolution strategies, compared with evosax and brax")
     evolution.add_argument("--repeats", type=positive, default=5, help="trainings, in which all take turns (default: 5)")
     evolution.add_argument("--scale", type=fraction, default=1.0, help="fewer generations, to check that everything works")
 

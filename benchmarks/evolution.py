@@ -1,8 +1,9 @@
-"""Speed of evolution strategies on CartPole, compared with evosax's own loop: episodes per second over whole trainings.
+"""Speed of evolution strategies over whole trainings: episodes per second on CartPole, compared with evosax's own loop, and rows
+per second on an environment of brax, compared with brax's.
 
 Each side trains from the beginning with the same members, episodes, network and optimiser, in turn: jaxrl as ``jaxrl.run`` does
 it, on one CPU device per core, evosax as its notebooks do it, on JAX's one default device, which may use all cores. A generation
-of jaxrl ends with its last episode, and leaves out members that have finished; evosax always plays all rows of the limit.
+of jaxrl ends with its last episode, and leaves out members that have finished; the others always play all rows of the limit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -35,6 +37,19 @@ SIZES = ((64, 64), (256, 256))
 SIDES = ("jaxrl", "jaxrl, low rank", "evosax")
 ASKED = 2.0
 """Required ratio of episodes per second to evosax's."""
+BRAX_CASE: dict[str, Any] = {
+    "env": "brax:inverted_pendulum",
+    "limit": 1000,
+    "members": 128,
+    "episodes": 1,
+    "hidden_sizes": [64, 64],
+    "sigma": 0.1,
+    "learning_rate": 0.03,
+    "generations": 20,
+}
+BRAX_SIDES = ("jaxrl", "brax")
+ASKED_OF_BRAX = 1.2
+"""Required ratio of rows per second to brax's, without rows after the end of an episode."""
 
 
 def run(repeats: int, scale: float, out: Path) -> dict[str, Any]:
@@ -46,19 +61,22 @@ def run(repeats: int, scale: float, out: Path) -> dict[str, Any]:
     EVOSAX.install()
     if (load := machine.load()) is not None and load > machine.BUSY:
         print(f"The machine is busy (load {load}), so these figures are unreliable. Measure on an idle machine.", file=sys.stderr)
-    cases = [{**CASE, "hidden_sizes": list(sizes), "generations": max(2, round(CASE["generations"] * scale))} for sizes in SIZES]
-    return write_result(out, "evolution", cases=[measure(case, repeats) for case in cases], load=load, scale=scale)
+    generations = max(2, round(CASE["generations"] * scale))
+    cases = [{**CASE, "hidden_sizes": list(sizes), "generations": generations} for sizes in SIZES]
+    measured = [measure(case, repeats) for case in cases]
+    brax = measure({**BRAX_CASE, "generations": generations}, repeats, BRAX_SIDES)
+    return write_result(out, "evolution", cases=measured, brax=brax, load=load, scale=scale)
 
 
-def measure(case: dict[str, Any], repeats: int) -> dict[str, Any]:
+def measure(case: dict[str, Any], repeats: int, sides: Sequence[str] = SIDES) -> dict[str, Any]:
     """Return the seconds of the trainings of a case, by side."""
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         environment = clean_environment(Path(cache))
-        workers = {side: stack.enter_context(Worker(command_of(side, case), environment)) for side in SIDES}
+        workers = {side: stack.enter_context(Worker(command_of(side, case), environment)) for side in sides}
         about = {side: worker.ask("about") for side, worker in workers.items()}
         for worker in workers.values():
             worker.ask("train", seed=0)  # compiles
-        trained: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+        trained: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for seed in range(1, repeats + 1):
             for side, worker in workers.items():
                 trained[side].append(worker.ask("train", seed=seed))
@@ -68,6 +86,8 @@ def measure(case: dict[str, Any], repeats: int) -> dict[str, Any]:
 def command_of(side: str, case: dict[str, Any]) -> list[str]:
     if side == "evosax":
         return [str(EVOSAX.python), "-m", "benchmarks.evosax_peer", json.dumps(case)]
+    if side == "brax":
+        return [sys.executable, "-m", "benchmarks.brax_peer", json.dumps(case)]
     return [sys.executable, "-m", "benchmarks.evolution_side", json.dumps(case), "low_rank" if "low" in side else "normal"]
 
 
@@ -88,6 +108,18 @@ def figures(result: dict[str, Any]) -> dict[str, dict[str, float]]:
     return {side: of_side(trained) for side, trained in result["trained"].items()}
 
 
+def row_rates(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """Return rows per second and the mean return of the last generation by side, without the first generation, in which brax
+    compiles; medians over trainings."""
+    return {
+        side: (
+            median(sum(each["rows"][1:]) / sum(each["seconds"][1:]) for each in trained),
+            median(each["returns"][-1] for each in trained),
+        )
+        for side, trained in result["trained"].items()
+    }
+
+
 def evolution_report(result: dict[str, Any]) -> str:
     """Return the result as Markdown."""
     rows, asked = [], []
@@ -102,8 +134,13 @@ def evolution_report(result: dict[str, Any]) -> str:
             if side == "jaxrl":
                 met = "yes" if ratio >= ASKED else "NO"
                 asked.append([f"episodes/s of evosax's, {sizes}", f"≥ {ASKED:g}×", f"{ratio:.2f}×", met])
+    rates = row_rates(result["brax"])
+    ratio = rates["jaxrl"][0] / rates["brax"][0]
+    met = "yes" if ratio >= ASKED_OF_BRAX else "NO"
+    asked.append([f"rows/s of brax's, {result['brax']['case']['env']}", f"≥ {ASKED_OF_BRAX:g}×", f"{ratio:.2f}×", met])
     headings = ["network", "episodes/s", "first generation", "last generation", "of evosax", "return"]
-    hardware, versions = result["hardware"], result["cases"][0]["about"]["evosax"]["versions"]
+    versions = result["cases"][0]["about"]["evosax"]["versions"] | result["brax"]["about"]["brax"]["versions"]
+    hardware = result["hardware"]
     case = result["cases"][0]["case"]
     machine_line = f"{hardware['cpu']}, {hardware['cores']} cores, load before: {result['load']}"
     packages = ", ".join(f"{name} {version}" for name, version in versions.items())
@@ -114,12 +151,19 @@ def evolution_report(result: dict[str, Any]) -> str:
         f"Medians of whole trainings of {case['generations']} generations of {case['members']} members with {case['episodes']} "
         "episodes each. *jaxrl*: normal noise, members divided among a CPU device per core. *evosax*: OpenAI-ES with gymnax, as "
         "its notebooks run it, on JAX's default device, which uses all cores.",
+        table(
+            [f"on {result['brax']['case']['env']}", "rows/s", "return"],
+            [[side, f"{rate:,.0f}", f"{score:.0f}"] for side, (rate, score) in rates.items()],
+        ),
+        f"*brax*: its own evolution strategies, with {result['brax']['case']['members']} members of one episode and the same "
+        "network. Rows are those within episodes, and the first generation is left out.",
         table(["requirement", "asked", "measured", "met"], asked),
     ]
     return "\n\n".join(lines)
 
 
 def missed(result: dict[str, Any]) -> bool:
-    """Return whether the ratio to evosax misses ``ASKED`` for a network."""
-    found = [figures(case) for case in result["cases"]]
-    return any(each["jaxrl"]["training"] < ASKED * each["evosax"]["training"] for each in found)
+    """Return whether the ratio to evosax misses ``ASKED`` for a network, or that to brax misses ``ASKED_OF_BRAX``."""
+    found, rates = [figures(case) for case in result["cases"]], row_rates(result["brax"])
+    slower = any(each["jaxrl"]["training"] < ASKED * each["evosax"]["training"] for each in found)
+    return slower or rates["jaxrl"][0] < ASKED_OF_BRAX * rates["brax"][0]

@@ -30,22 +30,23 @@ class Side:
         self.programs: dict[Any, Any] = {}
 
     def train(self, seed: int) -> dict[str, Any]:
-        """Train from the beginning; return the seconds and the mean return of each generation."""
+        """Train from the beginning; return the seconds, the rows that were played and the mean return of each generation."""
         driver, _ = open_fused(self.agent, [seed])
         driver.programs = self.programs  # compiled once for all seeds
-        state, seconds, returns = driver.init(), [], []
+        state, seconds, rows, returns = driver.init(), [], [], []
         for _ in range(self.case["generations"]):
             start = time.perf_counter()
             state, metrics, _ = jax.block_until_ready(driver.iterate(state, 1))
             seconds.append(time.perf_counter() - start)
+            rows.append(int(metrics["charts/valid_rows"].sum.sum()))
             returns.append(to_floats({"return": metrics["charts/episodic_return"]})["return"])
-        return {"seconds": seconds, "returns": returns}
+        return {"seconds": seconds, "rows": rows, "returns": returns}
 
 
 def main() -> None:
     request_cpu_devices()
     side = Side(json.loads(sys.argv[1]), sys.argv[2])
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "gymnax")}
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "gymnax", "brax")}
     serve({"train": side.train, "about": lambda: {"parameters": side.parameters, "versions": versions}})
 
 
