@@ -36,7 +36,7 @@ def trained(num_processes: int, algorithm: str) -> list[str]:
     return [out.splitlines()[-1] for out in printed]
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("algorithm", ["ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dqn", "es"))])
 def test_two_processes_of_one_device_do_what_one_of_two_does(algorithm: str) -> None:
     (alone,) = trained(1, algorithm)
     assert trained(2, algorithm) == [alone, alone]
