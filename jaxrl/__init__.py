@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from jaxrl.runtime.checkpoint.replay_files import load_replay, save_replay
     from jaxrl.runtime.checkpoint.restore import restore
     from jaxrl.runtime.checkpoint.store import save
+    from jaxrl.runtime.datasets.files import load_dataset, save_dataset
     from jaxrl.runtime.evaluation.check_env import check_env
     from jaxrl.runtime.evaluation.evaluate import evaluate
     from jaxrl.runtime.evaluation.load_policy import load_policy
@@ -48,6 +49,8 @@ _HOMES = {
     "check_env": "jaxrl.runtime.evaluation.check_env",
     "list_envs": "jaxrl.envs",
     "make_env": "jaxrl.envs",
+    "load_dataset": "jaxrl.runtime.datasets.files",
+    "save_dataset": "jaxrl.runtime.datasets.files",
     "load_replay": "jaxrl.runtime.checkpoint.replay_files",
     "Scheme": "jaxrl.runtime.actors.scheme",
     "restore": "jaxrl.runtime.checkpoint.restore",
@@ -88,6 +91,7 @@ __all__ = [
     "check_env",
     "evaluate",
     "list_envs",
+    "load_dataset",
     "load_policy",
     "load_replay",
     "make_env",
@@ -97,6 +101,7 @@ __all__ = [
     "resume",
     "run",
     "save",
+    "save_dataset",
     "save_replay",
 ]
 __all__ += [entry.builder for entry in ALGORITHMS.values()]

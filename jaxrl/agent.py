@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxrl.metrics import all_reduce
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
+from jaxrl.replay.dataset import attach, check_data, detach
 from jaxrl.rollout.collect import check_env_params, collect, init_actor
 from jaxrl.rollout.play import play_population, population_metrics
 from jaxrl.settings.validation import merge_hyperparams, setting_types
@@ -26,6 +27,7 @@ from jaxrl.types import (
     HostEnv,
     Key,
     LearnerState,
+    Mean,
     Metrics,
     Policy,
     PyTree,
@@ -53,6 +55,7 @@ def bind(
     axis_name: str | None = None,
     schedules: Mapping[str, Callable[[Array], Array]] | None = None,
     episodes: int = 0,
+    data: Any = None,
 ) -> Agent:
     """Return an Agent whose ``step`` collects ``rollout_length`` rows in each of ``num_envs`` environments and learns from them.
 
@@ -64,11 +67,15 @@ def bind(
       spec: data for ``jaxrl.build``; optional for custom algorithms.
       axis_name: the device axis that ``step`` runs under (pmap, shard_map). Each device holds its share of the environments.
       episodes: episodes of each member.
+      data: a ``Dataset`` to learn from in place of rollouts, or its description. The algorithm's replay draws from it
+        (``jaxrl.replay.dataset.dataset_replay``), and ``rollout_length`` is the number of updates of an iteration.
     """
     if not isinstance(axis_name, str | None):
         raise TypeError(f"axis_name={axis_name!r} must be the name of a mapped axis, such as 'd', or None")
     setting_types(type(hyperparams))  # type: ignore[arg-type]  # raises if a field's type does not define its values
-    if isinstance(env, HostEnv):
+    if data is not None:
+        init, step = _offline_functions(algorithm, data, rollout_length, axis_name)
+    elif isinstance(env, HostEnv):
         init, step = _host_functions(algorithm, env)
     elif algorithm.members is not None:
         init, step = _population_functions(algorithm, env, num_envs // episodes, episodes, rollout_length, axis_name)
@@ -91,9 +98,7 @@ def bind(
         return init(key, merge_hyperparams(defaults, hyperparams), env_params)
 
     sizes = (num_envs, rollout_length)
-    return Agent(
-        init_agent, step, algorithm, env, dict(spec or {}), *sizes, axis_name, defaults, schedules or {}, episodes=episodes
-    )
+    return Agent(init_agent, step, algorithm, env, dict(spec or {}), *sizes, axis_name, defaults, schedules or {}, data, episodes)
 
 
 def with_total_steps(agent: Agent, hyperparams: Any, total_steps: int) -> Any:
@@ -285,6 +290,35 @@ def _population_functions(
 
 def _without_actor(learner: Any, env_params: PyTree, key: Key) -> AgentState:
     return AgentState(learner, (), env_params, key, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))  # type: ignore[arg-type]
+
+
+def _offline_functions(
+    algorithm: Algorithm, described: Any, updates: int, axis_name: str | None
+) -> tuple[Callable[..., AgentState], Callable[..., Any]]:
+    if axis_name is not None:
+        raise ValueError(f"axis_name={axis_name!r} cannot be used with data=…: devices share nothing, and each learns its seeds")
+
+    @jax.jit
+    def init(key: Key, hyperparams: Any, env_params: PyTree) -> AgentState:
+        learner_key, key = jax.random.split(key)
+        return _without_actor(algorithm.init(learner_key, hyperparams), _strong(env_params), key)
+
+    def step(state: AgentState, data: Any = ()) -> tuple[AgentState, Metrics]:
+        check_state(state)
+        check_data(data, described)
+        warn_if_eager(state)
+        assert algorithm.learn is not None
+        with jax.named_scope("update"):
+            learner, metrics = algorithm.learn(attach(state.learner, data))
+        counted = {"charts/valid_rows": Mean(jnp.int32(updates), jnp.int32(updates))}  # type: ignore[arg-type]
+        return state._replace(learner=detach(learner), iteration=state.iteration + 1), counted | metrics
+
+    return init, step
+
+
+def with_data(agent: Agent, data: Any) -> Agent:
+    """Return an agent whose ``step`` takes a state alone, for use within a program that has the dataset as an argument."""
+    return agent if agent.data is None else agent._replace(step=lambda state: agent.step(state, data))  # type: ignore[arg-type]
 
 
 def _host_functions(algorithm: Algorithm, env: HostEnv) -> tuple[Callable[..., AgentState], Callable[..., Any]]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxrl.agent import check_agent, with_total_steps
+from jaxrl.agent import check_agent, with_data, with_total_steps
 from jaxrl.metrics import identity, merge, only_if
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.rollout.play import Evaluation, Progress, play_row, start_episodes
@@ -126,16 +126,18 @@ def is_finite(state: AgentState, metrics: Metrics) -> Array:
 def make_train(
     agent: Agent, total_steps: int, *, metrics_every: int = 1, exact_steps: bool = False
 ) -> Callable[..., tuple[AgentState, Metrics]]:
-    """Return a pure training run, ``train(key, hyperparams=None, env_params=None) -> (state, metrics)``.
+    """Return a pure training run, ``train(key, hyperparams=None, env_params=None, data=None) -> (state, metrics)``.
 
     Args:
-      agent: an agent on a pure environment; for a HostEnv use ``jaxrl.run``.
+      agent: an agent on a pure environment; for a HostEnv use ``jaxrl.run``. One that learns from a dataset may have either, and
+        takes it as ``data``, which ``jax.vmap(train, in_axes=(0, None, None, None))`` shares.
       total_steps: rows per seed (see ``num_iterations``), and the hyperparameter of this name unless ``train`` is given one.
       metrics_every: number of iterations merged into one entry of the metrics, so each has the shape
         [ceil(iterations / metrics_every)]. Rows are counted in 32 bits, so an entry covers fewer than 2**31.
       exact_steps: raise an error if ``total_steps`` is not a whole number of iterations.
     """
-    check_pure(agent, "make_train")
+    if getattr(agent, "data", None) is None:
+        check_pure(agent, "make_train")
     metrics_every = check_count("metrics_every", metrics_every)
     iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)
     rows = (agent.algorithm.warmup_iterations + iterations) * agent.steps_per_iteration
@@ -147,13 +149,13 @@ def make_train(
             f"{(2**31 - 1) // agent.steps_per_iteration}"
         )
 
-    def train(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> tuple[AgentState, Metrics]:
-        state = agent.init(key, with_total_steps(agent, hyperparams, rows), env_params)
+    def train(key: Key, hyperparams: Any = None, env_params: PyTree = None, data: Any = None) -> tuple[AgentState, Metrics]:
+        state, stepping = agent.init(key, with_total_steps(agent, hyperparams, rows), env_params), with_data(agent, data)
         if metrics_every == 1:
-            return jax.lax.scan(lambda state, _: agent.step(state), state, length=iterations)
+            return jax.lax.scan(lambda state, _: stepping.step(state), state, length=iterations)
         full, rest = divmod(iterations, metrics_every)
         lengths = jnp.array([metrics_every] * full + [rest] * bool(rest), jnp.int32)
-        return jax.lax.scan(lambda state, n: run_iterations(agent, state, n), state, lengths)
+        return jax.lax.scan(lambda state, n: run_iterations(stepping, state, n), state, lengths)
 
     return train
 

@@ -523,8 +523,9 @@ class InitAgentFn(Protocol):
 
 
 class StepAgentFn(Protocol):
-    def __call__(self, state: AgentState, /) -> tuple[AgentState, Metrics]:
-        """Collect one rollout and learn from it."""
+    def __call__(self, state: AgentState, data: Any = (), /) -> tuple[AgentState, Metrics]:
+        """Collect one rollout and learn from it; with ``Agent.data``, learn from the dataset ``data``, which all seeds share:
+        ``jax.vmap(agent.step, in_axes=(0, None))``."""
         ...
 
 
@@ -544,14 +545,23 @@ class Agent(NamedTuple):
     """Default hyperparameters: a NamedTuple of numbers."""
     schedules: Mapping[str, Callable[[Array], Array]] = {}
     """Hyperparameter -> function of the iteration that returns a factor on it."""
+    data: Any = None
+    """The ``Dataset`` that it learns from, or its description. Then ``step(state, data)`` takes the dataset, ``num_envs`` is 1,
+    and a row is an update."""
     episodes: int = 0
     """Episodes of each member of a population, whose ``num_envs`` environments play whole episodes of at most ``rollout_length``
     rows. 0 for algorithms that learn from rollouts."""
 
     @property
     def steps_per_iteration(self) -> int:
-        """Number of rows per ``step``, over all environments and devices; for a population the largest number."""
+        """Number of rows per ``step``, over all environments and devices; for a population the largest number; with ``data`` the
+        number of updates."""
         return self.num_envs * self.rollout_length
+
+    @property
+    def collects_on_host(self) -> bool:
+        """True if the rows come from environments on the host."""
+        return isinstance(self.env, HostEnv) and self.data is None
 
 
 _METHODS_ELSEWHERE = {

@@ -187,7 +187,7 @@ def make_dqn(env: EnvLike, **keywords: Any) -> Agent:
     check_outputs(model, prepared.output, prepared.env.action_space, config.head)
     if config.noise is not None and not (isinstance(model, Mapping) or is_own(model, q_network)):
         refuse_unused(config.noise, Noisy(), ["sigma"], "with a custom model, which defines its layers itself")
-    replay = resolve_replay(parts["replay"], prepared.env, config, before=1, after=config.n_step)
+    replay = resolve_replay(parts["replay"], prepared.env, config, before=1, after=config.n_step, data=prepared.setup.data)
     return prepared.bind(make_algorithm(ReplaySetup.from_setup(prepared.setup, replay=replay)))
 
 

@@ -212,6 +212,8 @@ def make_r2d2(env: EnvLike, **keywords: Any) -> Agent:
       replay: ``Sequence(exponent=…)``, or a ``ReplayFn`` as returned by ``sequence_replay``, whose sequences must begin with each
         rollout, and whose weights must be those of β = 1, which are raised to the power of ``Sequence.importance_exponent``.
     """
+    if keywords.get("data") is not None:
+        raise ValueError("R2D2 learns from sequences and the carries before them, which a dataset does not hold: use make_dqn")
     settings, parts = split_keywords(make_r2d2, keywords)
     prepared = prepare(make_r2d2, env, R2D2Config, R2D2Hyperparams, settings, (spaces.Discrete,), q_network, parts, memory=True)
     config, model, replay = prepared.setup.config, parts["model"], parts["replay"]

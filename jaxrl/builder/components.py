@@ -28,6 +28,7 @@ from jaxrl.models import ActorCriticOutput
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
 from jaxrl.registry import ALGORITHMS, Entry
 from jaxrl.replay import Replay
+from jaxrl.replay.dataset import Dataset, DatasetInfo, check_spaces, dataset_replay, info_of
 from jaxrl.replay.hindsight import hindsight_replay
 from jaxrl.replay.options import Future
 from jaxrl.rollout.inputs import example_input
@@ -412,14 +413,34 @@ def constant_optimizer(transformation: optax.GradientTransformation) -> Optimize
 # ----------------------------------------------------------------------------------------------------------------------- replay
 
 
-def resolve_replay(replay: Any, env: Env | HostEnv, config: ReplayConfig, *, before: int, after: int) -> Replay:
+def resolve_data(data: Any, env: Env | HostEnv) -> Dataset | DatasetInfo | None:
+    """Check a builder's ``data`` keyword.
+
+    Raises:
+      TypeError: it is not a dataset.
+      ValueError: it has other spaces than the environment.
+    """
+    if data is None:
+        return None
+    if not isinstance(data, Dataset | DatasetInfo):
+        raise TypeError(f"data={show(data)} must be a Dataset, as jaxrl.load_dataset(file) returns")
+    check_spaces(info_of(data), env)
+    return data
+
+
+def resolve_replay(replay: Any, env: Env | HostEnv, config: ReplayConfig, *, before: int, after: int, data: Any = None) -> Replay:
     """Make the replay of a builder's ``replay`` keyword, with the algorithm's sizes and the window that it needs.
 
     If the settings ask for ``hindsight``, the replay is wrapped in ``hindsight_replay``.
 
     Args:
       replay: a ``ReplayFn``; None: that of the option ``config.replay``.
+      data: dataset to draw from instead; None without one.
     """
+    if data is not None:
+        if replay is not None:
+            raise ValueError(f"replay={show(replay)} has no effect with data=…, whose rows are drawn with equal probability")
+        return dataset_replay(before=before, after=after)
     sizes = (config.buffer_size // config.num_envs, config.num_envs, config.rollout_length)
     kind: Any = type(config)
     options = "".join(f"{option.__name__}(…), " for option in option_fields(kind).get("replay", ()))

@@ -104,6 +104,9 @@ class ReplayConfig(RolloutConfig):
     """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly."""
     n_step: Count = 1
     """Number of rewards in a return before it bootstraps."""
+    updates: Count = added(100)
+    """Gradient steps of an iteration that learns from ``data`` alone; then a step is a gradient step, and ``num_envs``,
+    ``rollout_length``, ``replay_ratio``, ``buffer_size`` and ``learning_starts`` have no effect."""
 
     @property
     def rows_per_update(self) -> tuple[int, str]:
@@ -139,6 +142,19 @@ class ReplayConfig(RolloutConfig):
         self.check_buffer()
         if self.learning_starts > self.buffer_size:
             raise ValueError(f"learning_starts={self.learning_starts} must be at most buffer_size={self.buffer_size}")
+
+    def offline(self) -> Self:
+        """Return the settings of an agent that learns from a dataset alone: an iteration of one environment with a row for each
+        update. Raise ValueError if a setting has no effect then."""
+        kind: Any = type(self)
+        defaults = kind()
+        sizes = {"num_envs": 1, "rollout_length": self.updates, "replay_ratio": float(self.batch_size), "learning_starts": 0}
+        for name, value in {**sizes, "buffer_size": defaults.buffer_size, "replay": Uniform(), "hindsight": None}.items():
+            if getattr(self, name, value) not in (value, getattr(defaults, name, value)):
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} has no effect with data=…: no environment is stepped, and no row is stored"
+                )
+        return dataclasses.replace(self, **sizes)
 
     def check_buffer(self) -> None:
         """Raise ValueError if the buffer is too small for a batch, an iteration or the windows of all environments."""

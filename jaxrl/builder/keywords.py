@@ -18,6 +18,7 @@ from jaxrl.optimize.gradients import LossFn
 from jaxrl.optimize.schedules import Schedule
 from jaxrl.registry import ALGORITHMS
 from jaxrl.replay import ReplayFn
+from jaxrl.replay.dataset import Dataset, DatasetInfo
 from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.docstrings import entries, with_entries
 from jaxrl.settings.options import Option
@@ -83,6 +84,7 @@ def replay_keywords(
     model: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
     replay: ReplayFn | Option | str | Mapping[str, Any] | None = None,
+    data: Dataset | DatasetInfo | None = None,
     schedules: Mapping[str, Schedule] | None = None,
     axis_name: str | None = None,
     **settings: Any,
@@ -92,6 +94,7 @@ def replay_keywords(
     Args:
       replay: ``Uniform()`` or ``Prioritized()`` of ``jaxrl.options``; or a ``ReplayFn``, (capacity per environment, num_envs,
         rows_per_add, *, before, after) -> Replay, called with ``before=1`` and ``after=n_step``. Default: ``Uniform()``.
+      data: a dataset to learn from in place of rollouts, as ``jaxrl.load_dataset`` reads it: offline learning.
     """
     raise NotImplementedError
 
@@ -103,6 +106,7 @@ def actor_critic_replay_keywords(
     critic: Model | ModelFn | ModelArguments | None = None,
     optimizer: Optimizer | None = None,
     replay: ReplayFn | Option | str | Mapping[str, Any] | None = None,
+    data: Dataset | DatasetInfo | None = None,
     schedules: Mapping[str, Schedule] | None = None,
     axis_name: str | None = None,
     **settings: Any,
@@ -118,6 +122,7 @@ def actor_critic_replay_keywords(
         a function of both spaces that returns one. Default: as the policy.
       optimizer: hyperparams -> optax transformation, or a transformation itself, for policy and critics; default: clipped Adam.
       replay: ``Uniform()``, ``Prioritized()`` or a ``ReplayFn``, as in ``make_dqn``.
+      data: a dataset to learn from in place of rollouts, as ``jaxrl.load_dataset`` reads it: offline learning.
 
     Raises:
       ValueError: sizes that do not fit together, hyperparameters out of range, settings without effect, a Box without bounds.

@@ -26,6 +26,7 @@ from jaxrl.builder.components import (
     check_statistics,
     is_recurrent,
     model_output,
+    resolve_data,
     resolve_intrinsic,
     resolve_losses,
     resolve_model,
@@ -47,6 +48,7 @@ from jaxrl.optimize.gradients import LossFn, mean_gradient, valid_mean
 from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.schedules import Schedule, check_schedules, scheduled
 from jaxrl.registry import title_of
+from jaxrl.replay.dataset import Dataset, DatasetInfo
 from jaxrl.rollout.collect import example_rollout, fold_each
 from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.running_statistics import normalize_inputs
@@ -88,6 +90,8 @@ class AlgorithmSetup(Generic[C]):
     extra_losses: Sequence[LossFn] = ()
     intrinsic: Intrinsic | None = None
     axis_name: str | None = None
+    data: Dataset | DatasetInfo | None = None
+    """Dataset that the algorithm learns from in place of rollouts."""
 
     @property
     def warmup_iterations(self) -> int:
@@ -279,6 +283,7 @@ class PreparedAgent(Generic[C]):
             axis_name=self.setup.axis_name,
             schedules=self.setup.schedules,
             episodes=config.episodes,
+            data=self.setup.data,
         )
 
     def _check_parts(self, algorithm: Algorithm, batch: Any) -> None:
@@ -329,6 +334,9 @@ def prepare(
     structure, data = split_settings(builder.__name__, config, hyperparams, settings, parts)
     bound = resolve_env(env)
     structure = structure.for_env(bound)
+    dataset = resolve_data(parts.get("data"), bound)
+    if dataset is not None:
+        structure = structure.offline()  # type: ignore[attr-defined]  # only families with replay have the keyword
     parts = {**parts, "model": with_arguments(parts["model"], default_model)}
     title = title_of(builder.__name__)
     check_actions(title, bound, actions)
@@ -347,11 +355,14 @@ def prepare(
     chosen = parts["optimizer"] or structure.optimizer
     optimizer, unread = resolve_optimizer(chosen, model, bound, data, hyperparams(), [*factors])
     both_spaces = (bound.observation_space, bound.action_space)
-    setup = AlgorithmSetup(*both_spaces, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"])
+    setup = AlgorithmSetup(
+        *both_spaces, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"], data=dataset
+    )
     if "extra_losses" in parts:
         parts = {**parts, "extra_losses": losses}  # always a tuple, even for a single function
-    if intrinsic is None:  # keeps specs the same as those written before intrinsic rewards existed
-        parts = {name: part for name, part in parts.items() if name != "intrinsic"}
+    absent = {name for name, part in (("intrinsic", intrinsic), ("data", dataset)) if part is None}
+    # Specs stay the same as those that were written before these parts existed.
+    parts = {name: part for name, part in parts.items() if name not in absent}
     return PreparedAgent(
         setup, bound, data, output, agent_spec(builder, env if isinstance(env, str) else bound, structure, data, parts, unread)
     )

@@ -17,6 +17,7 @@ from typing import Any
 from jaxrl.builder.old_specs import converted
 from jaxrl.builder.trusted_imports import PATH, check_trust, check_trusted, import_object, import_part, remember
 from jaxrl.registry import ALGORITHMS, title_of
+from jaxrl.replay.dataset import Dataset, DatasetInfo, info_of
 from jaxrl.settings.aliases import nearest
 from jaxrl.settings.loadable import KINDS, Kind
 from jaxrl.settings.options import described_option, held_by_options, option_fields
@@ -30,6 +31,8 @@ def describe(part: Any, role: str = "part") -> Any:
     """
     if part is None or isinstance(part, bool | int | float | str):
         return part
+    if isinstance(part, Dataset | DatasetInfo):
+        return info_of(part).as_plain()
     if isinstance(part, Model):
         return {"model": describe({name: function for name, function in part._asdict().items() if function is not None})}
     if isinstance(part, list | tuple) and not hasattr(part, "_fields"):  # a NamedTuple would be rebuilt as a list
@@ -77,6 +80,8 @@ def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), kind: 
         if not (named and all(map(callable, functions.values()))):
             raise ValueError(f"{where} cannot be rebuilt: a Model is the functions {', '.join(Model._fields)}")
         return Model(**functions)
+    if "dataset" in data and len(data) == 1:
+        return DatasetInfo.read(data)
     if "import" in data:
         return import_part(data["import"], where, trust, kind)
     if "partial" in data:

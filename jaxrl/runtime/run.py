@@ -20,6 +20,7 @@ from jaxrl.runtime.actors.scheme import Scheme, describe
 from jaxrl.runtime.checkpoint.convert_states import check_can_mark_discontinuity
 from jaxrl.runtime.checkpoint.transfer import check_which, describe_source
 from jaxrl.runtime.console.progress import Displays, make_progress
+from jaxrl.runtime.datasets.files import load_again
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs.live_status import LiveStatus
 from jaxrl.runtime.logs.run_folder import WORKERS, read_config
@@ -204,6 +205,8 @@ def _run(
 ) -> tuple[PyTree, dict[str, np.ndarray]]:
     """Run with the settings as one value; see ``run``."""
     _check_runnable(agent, on_chunk)
+    if agent.data is not None:
+        agent = agent._replace(data=load_again(agent.data))
     check_switches(exact_steps=exact_steps, quiet=quiet)
     asked_steps, config = config.total_steps, config.for_agent(agent)
     if out is not None:

@@ -67,7 +67,7 @@ class OffPolicyConfig(HindsightConfig):
         if self.updates_per_iteration % self.policy_delay:
             raise ValueError(
                 f"policy_delay={self.policy_delay} must divide the {self.updates_per_iteration} updates of an iteration "
-                "(replay_ratio * num_envs * rollout_length / batch_size): change one of these, such as rollout_length"
+                "(replay_ratio * num_envs * rollout_length / batch_size, or updates with data=…): change one of these"
             )
 
 
@@ -131,7 +131,7 @@ def prepare_off_policy(
         resolved = resolve_critic(as_network(critic, action_value, of_critics), of_critics, bound, outputs)
     if not statistics:
         check_statistics(title_of(builder.__name__), resolved, "critic")
-    replay = resolve_replay(parts["replay"], bound, structure, before=1, after=structure.n_step)
+    replay = resolve_replay(parts["replay"], bound, structure, before=1, after=structure.n_step, data=prepared.setup.data)
     return prepared, ActorCriticSetup.from_setup(prepared.setup, replay=replay, critic=resolved)
 
 

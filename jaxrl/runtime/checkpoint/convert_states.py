@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.types import Agent, AgentState, HostEnv
+from jaxrl.types import Agent, AgentState
 
 
 def without_buffers(states: AgentState, buffers: Sequence[str]) -> AgentState:
@@ -34,9 +34,9 @@ def mark_discontinuity(agent: Agent, state: AgentState, which: Any = None) -> Ag
 
 def check_can_mark_discontinuity(agent: Agent, *, save_replay: bool) -> None:
     """Raise TypeError for a resumable run whose algorithm cannot mark the discontinuity in its replay that a resume causes."""
-    begins_anew = isinstance(agent.env, HostEnv) or not save_replay
+    begins_anew = agent.collects_on_host or not save_replay
     if begins_anew and agent.algorithm.learn is not None and agent.algorithm.mark_discontinuity is None:
-        why = f"{agent.env.name} runs on the host" if isinstance(agent.env, HostEnv) else "save_replay is False"
+        why = f"{agent.env.name} runs on the host" if agent.collects_on_host else "save_replay is False"
         raise TypeError(
             f"out=… makes a run resumable, and a resume starts new episodes after the rows in replay, because {why}: give the "
             "Algorithm a function mark_discontinuity (Replay.mark_discontinuity on its buffer), or omit out="

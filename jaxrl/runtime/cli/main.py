@@ -45,6 +45,8 @@ COMMANDS = {
     "sweep": "train a grid of settings and seeds from a file; resumable",
     "status": "show whether a run is running, its progress, workers and messages",
     "es": "evolve parameters that other programs test, from a log of their rewards",
+    "collect": "collect a dataset with the policy of a run, for offline learning",
+    "data": "describe a dataset: episodes, returns, spaces",
     "plot": "compare learning curves of runs, with intervals over seeds, in one figure",
     "eval": "evaluate trained policies: returns as a table and as JSON",
     "record": "record a trained policy as a GIF or MP4",

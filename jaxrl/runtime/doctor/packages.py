@@ -39,6 +39,7 @@ OPTIONAL = {
     "craftax": "environments by craftax:name",
     "jumanji": "environments by jumanji:name",
     "xminigrid": "environments by xminigrid:name",
+    "minari": 'datasets by jaxrl.load_dataset("minari:…")',
     "evosax": "make_es with strategy evosax",
     "Box2D": "gymnasium:LunarLander-v3, BipedalWalker-v3 and CarRacing-v3",
     "ray": 'remote objects on several machines: remote.open("ray")',

@@ -15,16 +15,20 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxrl.agent import state_shapes
+from jaxrl.agent import state_shapes, with_data
 from jaxrl.parallel import DATA, SEEDS, check_replicas, make_mesh, on_axis, seed_specs
+from jaxrl.replay.dataset import Dataset
 from jaxrl.replay.size import stored_bytes
+from jaxrl.rollout.play import Evaluation
 from jaxrl.runtime.checkpoint.convert_states import mark_discontinuity
 from jaxrl.runtime.distributed.group import current
+from jaxrl.runtime.samplers.sampler import stack
 from jaxrl.runtime.system.compiling import Compiling, compiled
 from jaxrl.runtime.system.memory import check_replay_fits
+from jaxrl.runtime.trainers.host_evaluation import evaluate_host
 from jaxrl.runtime.trainers.non_finite import Suspects, of_next_rollout
 from jaxrl.training import evaluate_pure, evaluation_key, freezing, run_iterations
-from jaxrl.types import Agent, AgentState, Array, Metrics, Policy, PyTree
+from jaxrl.types import Agent, AgentState, Array, HostEnv, Metrics, Policy, PyTree
 from jaxrl.xla.private_jax import known_options
 from jaxrl.xla.seed_axis import alone, per_seed
 
@@ -81,6 +85,9 @@ class FusedDriver:
         quickly = QUICK_OPTIONS if warmup_rows <= QUICK_ROWS else CPU_OPTIONS
         self._init_options = known_options(quickly) if on_cpu else None
         self.compiler_options = known_options(CPU_OPTIONS) if on_cpu else None
+        learns_from_data = isinstance(agent.data, Dataset)  # one that only plays has a description
+        self.data = jax.device_put(agent.data, NamedSharding(self._mesh, P())) if learns_from_data else ()
+        """Dataset, a copy on each device; () without one."""
         self.programs: dict[Any, Any] = {}
         """Compiled programs by name, each compiled on its first use."""
 
@@ -103,7 +110,8 @@ class FusedDriver:
     def compile_iterate(self, states: AgentState) -> Any:
         """Compile ``iterate`` for states of these shapes and shardings, as given by ``shapes``."""
         alive = np.ones(self._seeds.shape, bool)
-        return self._compile(self._iterate_one, (0, None, 0), states, np.int32(0), alive, donate=True, gives=self._iterated)
+        args = (states, np.int32(0), alive, self.data)
+        return self._compile(self._iterate_one, (0, None, 0, None), *args, donate=True, gives=self._iterated)
 
     def shapes(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:
         return self._sharded(jax.eval_shape(jax.vmap(self._init_one), self._seeds, per_seed(hyperparams, len(self._seeds))))
@@ -122,19 +130,28 @@ class FusedDriver:
 
     def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, Array]:
         alive = np.broadcast_to(np.asarray(alive, bool), self._seeds.shape)
-        args = (states, np.int32(iterations), alive)
-        return self.call("iterate", self._iterate_one, (0, None, 0), *args, donate=True, gives=self._iterated)
+        args = (states, np.int32(iterations), alive, self.data)
+        return self.call("iterate", self._iterate_one, (0, None, 0, None), *args, donate=True, gives=self._iterated)
 
     def evaluate(self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False) -> tuple[Array, Array]:
         """See ``Driver``. Raises RuntimeError if devices that share a seed no longer hold the same parameters."""
         if self.devices_per_seed > 1:
             check_replicas(states.learner, current().gather)
 
+        if isinstance(self.agent.env, HostEnv):  # it learns from a dataset
+            played = stack([self._play_host(states, i, iteration, num_episodes, explore) for i in range(len(self._seeds))])
+            return played.episodic_return, played.episodic_length
+
         def play(seed: Array, state: AgentState, iteration: Array) -> tuple[Array, Array]:
             result = evaluate_pure(self.agent, state, evaluation_key(seed, iteration), num_episodes, explore=explore)
             return result.episodic_return, result.episodic_length
 
         return self.call(("evaluate", num_episodes, explore), play, (0, 0, None), self._seeds, states, np.int32(iteration))
+
+    def _play_host(self, states: AgentState, i: int, iteration: int, num_episodes: int, explore: bool) -> Evaluation:
+        """Play episodes of the i-th seed on the host."""
+        policy = jax.tree.map(lambda x: np.asarray(x[i]), self.policies(states))
+        return evaluate_host(self.agent, policy, evaluation_key(int(self._seeds[i]), iteration), num_episodes, explore=explore)
 
     def suspects(self, states: AgentState, which: np.ndarray) -> Suspects:
         """Repeat the rollout of each seed that was just frozen, and return its broken environments, [num_seeds, num_envs]."""
@@ -152,8 +169,8 @@ class FusedDriver:
     def _init_one(self, seed: Array, hyperparams: PyTree) -> AgentState:
         return self.agent.init(jax.random.key(seed), hyperparams)
 
-    def _iterate_one(self, state: AgentState, iterations: Array, alive: Array) -> tuple[AgentState, Metrics, Array]:
-        (state, alive), metrics = run_iterations(freezing(self.stepping), (state, alive), iterations)
+    def _iterate_one(self, state: AgentState, iterations: Array, alive: Array, data: PyTree) -> tuple[AgentState, Metrics, Array]:
+        (state, alive), metrics = run_iterations(freezing(with_data(self.stepping, data)), (state, alive), iterations)
         return state, metrics, alive
 
     @cached_property

@@ -70,10 +70,11 @@ def of_replay(algorithm: Algorithm, learner: Any) -> Suspects | None:
 def of_next_rollout(agent: Agent, state: AgentState) -> Suspects:
     """Return the suspects of a pure environment, found by repeating the rollout of the next iteration, and in stored rows.
 
-    Populations have none: a member whose observations or returns are not finite does not break a seed.
+    Populations have none: a member whose observations or returns are not finite does not break a seed. Datasets have none: their
+    rows were checked.
     """
     algorithm: Algorithm = agent.algorithm
-    if agent.episodes:
+    if agent.episodes or agent.data is not None:
         devices = 1 if agent.axis_name is None else jax.lax.axis_size(agent.axis_name)
         return Suspects(*jnp.zeros((2, agent.num_envs // devices), bool))
     env: Any = agent.env

@@ -14,7 +14,7 @@ from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs.run_folder import LOCK, GuestFolder, RunFolder, first_difference, plain
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.runtime.system.disk import savable
-from jaxrl.types import Agent, HostEnv
+from jaxrl.types import Agent
 
 SECONDS = 300.0
 """Time in which all processes must reach the start of a run; a dead process is found earlier."""
@@ -30,7 +30,7 @@ def check_alike(agent: Agent, request: Mapping[str, Any]) -> None:
         return
     _compare(group.gather({"agent": plain(agent.spec), "run": plain(request)}, SECONDS))
     # Only now: JAX's backend waits for the backends of all processes, without an error if one is missing.
-    if not isinstance(agent.env, HostEnv):
+    if not agent.collects_on_host:
         request_cpu_devices()
     _compare(group.gather({"platform": jax.default_backend(), "local_devices": jax.local_device_count()}, SECONDS))
 

@@ -25,7 +25,7 @@ from jaxrl.types import Agent, HostEnv
 
 def devices_for(agent: Agent, before: int | None) -> int | None:
     """Return the recorded number of devices per seed if this machine has as many devices; else None, for the default."""
-    if before is None or isinstance(agent.env, HostEnv):
+    if before is None or agent.collects_on_host:
         return None
     request_cpu_devices()
     return before if before <= jax.device_count() else None
@@ -50,6 +50,9 @@ def open_driver(
     note: Callable[[str], None] = print,
 ) -> tuple[Driver, list[jax.Device], str | None]:
     """Return the driver for the agent's kind of environment, its devices, and advice about them."""
+    if agent.data is not None:
+        fused, layout = open_fused(agent, seeds, devices_per_seed)
+        return fused, layout.devices, layout.advice
     if agent.episodes and isinstance(agent.env, HostEnv):
         opened = open_population(agent, seeds, collection, log_folder, note)
         return opened, jax.local_devices()[:1], None

@@ -18,7 +18,7 @@ from jaxrl.runtime.samplers.by_name import check_overlap, check_sampler
 from jaxrl.runtime.training_loop.members import check_hyperparams, check_members, check_seeds
 from jaxrl.settings.validation import added, check_count, check_number, check_switches
 from jaxrl.training import MAX_EPISODES
-from jaxrl.types import Agent, HostEnv
+from jaxrl.types import Agent
 
 ON_NAN = ("drop", "stop")
 
@@ -152,6 +152,10 @@ class Collection(Settings):
 
     def for_agent(self, agent: Agent) -> Collection:
         """Return the collection with a ``Scheme``, which has its number of workers, or None."""
+        if agent.data is not None:
+            for each in fields(self):
+                if (value := getattr(self, each.name)) != each.default:
+                    raise ValueError(f"{each.name}={value!r} has no effect with data=…: no environment is stepped to learn")
         places = {"engine": self.engine, "placement": self.placement, "insecure": self.insecure or None}
         scheme = resolve_scheme(agent, self.scheme, self.num_workers, **places)
         sampler, overlap = check_sampler(agent, self.sampler), check_overlap(agent, self.overlap)
@@ -230,7 +234,9 @@ class RunConfig(Settings):
 
 def _check_shared_out(agent: Agent, devices_per_seed: int) -> None:
     """Check that the environments of a seed can be divided evenly among devices."""
-    if isinstance(agent.env, HostEnv):
+    if agent.data is not None:
+        raise ValueError(f"devices_per_seed={devices_per_seed} cannot be used with data=…: devices share nothing but the seeds")
+    if agent.collects_on_host:
         raise ValueError(
             f"devices_per_seed={devices_per_seed} is for environments in JAX, and {agent.env.name} runs on the host: use "
             "scheme='ddppo' there"

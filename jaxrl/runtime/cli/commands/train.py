@@ -91,6 +91,10 @@ def train(algorithm: str, args: Sequence[str]) -> int:
 
     request_devices_for([options.env])
     import_env_module(options.env)
+    if (file := settings.pop("data", None)) is not None:
+        from jaxrl.runtime.datasets.files import load_dataset
+
+        settings["data"] = load_dataset(file, options.env)
     agent = ALGORITHMS[algorithm].load().make(options.env, **settings)
     from jaxrl.runtime.run import run
 
@@ -119,7 +123,7 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
 
     def chosen(run: RunOptions, structure: Any, hyperparameters: Any, options: Any) -> tuple[RunOptions, dict[str, Any]]:
         settings = {**dataclasses.asdict(structure), **dataclasses.asdict(hyperparameters)}
-        settings = {name: value for name, value in settings.items() if value != {}}  # the default network
+        settings = {name: value for name, value in settings.items() if value not in ({}, None)}  # the default network, no data
         return run, settings | chosen_options(config, measured, dataclasses.asdict(options))
 
     chosen.__annotations__ |= {"run": flags, "structure": structure, "hyperparameters": data, "options": options}
@@ -177,6 +181,10 @@ def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any])
         default = dict(measured.get(name, {}))
         shown = tyro.conf.arg(help=help_, help_behavior_hint=f"(default: {' '.join(words(default)) or 'none'})")
         fields.append((name, Annotated[ModelWords, shown], dataclasses.field(default_factory=default.copy)))
+    if "data" in inspect.signature(entry.load().make).parameters:
+        help_ = "Dataset to learn from, in place of rollouts: a file of jaxrl collect, or others that jaxrl data reads."
+        shown = tyro.conf.arg(help=help_, metavar="FILE", help_behavior_hint="(default: none; learn from rollouts)")
+        fields.append(("data", Annotated[str | None, shown], dataclasses.field(default=None)))
     flags = dataclasses.make_dataclass(structure.__name__, sorted(fields, reverse=True), bases=(structure,), frozen=True)
     flags.__doc__ = structure.__doc__
     return flags
