@@ -310,7 +310,7 @@ def _offline_functions(
         assert algorithm.learn is not None
         with jax.named_scope("update"):
             learner, metrics = algorithm.learn(attach(state.learner, data))
-        counted = {"charts/valid_rows": Mean(jnp.int32(updates), jnp.int32(updates))}  # type: ignore[arg-type]
+        counted = {"charts/valid_rows": Mean(jnp.int32(updates), jnp.int32(updates))}
         return state._replace(learner=detach(learner), iteration=state.iteration + 1), counted | metrics
 
     return init, step
@@ -318,7 +318,7 @@ def _offline_functions(
 
 def with_data(agent: Agent, data: Any) -> Agent:
     """Return an agent whose ``step`` takes a state alone, for use within a program that has the dataset as an argument."""
-    return agent if agent.data is None else agent._replace(step=lambda state: agent.step(state, data))  # type: ignore[arg-type]
+    return agent if agent.data is None else agent._replace(step=lambda state: agent.step(state, data))
 
 
 def _host_functions(algorithm: Algorithm, env: HostEnv) -> tuple[Callable[..., AgentState], Callable[..., Any]]:

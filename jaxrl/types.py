@@ -522,11 +522,9 @@ class InitAgentFn(Protocol):
         ...
 
 
-class StepAgentFn(Protocol):
-    def __call__(self, state: AgentState, data: Any = (), /) -> tuple[AgentState, Metrics]:
-        """Collect one rollout and learn from it; with ``Agent.data``, learn from the dataset ``data``, which all seeds share:
-        ``jax.vmap(agent.step, in_axes=(0, None))``."""
-        ...
+StepAgentFn: TypeAlias = Callable[..., tuple[AgentState, Metrics]]
+"""``step(state)`` collects one rollout and learns from it. With ``Agent.data``, ``step(state, data)`` learns from the dataset,
+which all seeds share: ``jax.vmap(agent.step, in_axes=(0, None))``."""
 
 
 class Agent(NamedTuple):

@@ -148,7 +148,8 @@ class ReplayConfig(RolloutConfig):
         update. Raise ValueError if a setting has no effect then."""
         kind: Any = type(self)
         defaults = kind()
-        sizes = {"num_envs": 1, "rollout_length": self.updates, "replay_ratio": float(self.batch_size), "learning_starts": 0}
+        sizes: dict[str, Any] = {"num_envs": 1, "rollout_length": self.updates, "learning_starts": 0}
+        sizes["replay_ratio"] = float(self.batch_size)
         for name, value in {**sizes, "buffer_size": defaults.buffer_size, "replay": Uniform(), "hindsight": None}.items():
             if getattr(self, name, value) not in (value, getattr(defaults, name, value)):
                 raise ValueError(

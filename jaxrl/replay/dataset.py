@@ -13,12 +13,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
+from gymnasium.spaces import Space
 
 from jaxrl.replay import Draw, Replay, bind
 from jaxrl.replay.gather import gather_rows
@@ -33,6 +33,8 @@ from jaxrl.types import Array, Env, HostEnv, Key
 from jaxrl.xla.fast_random import integers_below
 
 MOST_ROWS = 2**31 - 1
+Moments: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation of the numbers of a leaf."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class DatasetInfo:
     """Observation and action space, as ``jaxrl.spaces.trees.describe_space`` gives them."""
     returns: tuple[float, float]
     """Lowest and highest undiscounted return of an episode."""
-    moments: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+    moments: Mapping[str, Moments]
     """Mean and standard deviation of the observations of valid rows, by leaf, for leaves of floats."""
     path: str | None = None
     """File that the dataset was read from; None if it was made in memory."""
@@ -60,11 +62,11 @@ class DatasetInfo:
         return isinstance(other, DatasetInfo) and self.digest == other.digest
 
     @cached_property
-    def observation_space(self) -> spaces.Space:
+    def observation_space(self) -> Space:
         return realize_space(self.spaces["observation"])
 
     @cached_property
-    def action_space(self) -> spaces.Space:
+    def action_space(self) -> Space:
         return realize_space(self.spaces["action"])
 
     def as_plain(self) -> dict[str, Any]:
@@ -104,7 +106,7 @@ class Dataset:
     """Rows, and what is computed from them once. Read one with ``jaxrl.load_dataset``, or make one with ``make_dataset``."""
 
     records: Records
-    """[N, 1]: packed ``ReplayRow``s, of which some are not valid."""
+    """[N, 1]: packed ``ReplayRow``s; those after the ends of episodes are not valid."""
     origins: Array
     """i32[rows]: positions of the valid rows."""
     starts: Array
@@ -140,7 +142,7 @@ def make_dataset(rows: ReplayRow, env: Env | HostEnv | DatasetInfo, path: str | 
     check_rows(lanes, env, np.zeros(lanes.valid.shape[1], bool))  # type: ignore[arg-type]
     flat = _in_one_lane(lanes)
     if not flat.valid.any():
-        raise ValueError("a dataset needs at least one transition: two rows, the second of which holds the observation reached")
+        raise ValueError("a dataset needs at least one transition: two rows, where the second holds the observation reached")
     if len(flat.valid) > MOST_ROWS:
         raise ValueError(f"a dataset may have at most {MOST_ROWS:,} rows, and this one has {len(flat.valid):,}")
     ends = np.flatnonzero(~flat.valid)
@@ -161,18 +163,14 @@ def make_dataset(rows: ReplayRow, env: Env | HostEnv | DatasetInfo, path: str | 
     )
     records = pack(layout_of(example_row(env.observation_space, env.action_space)), jax.tree.map(jnp.asarray, flat))
     origins = np.flatnonzero(flat.valid)
-    small = [jnp.asarray(x, jnp.int32) for x in (origins, starts)]
-    return Dataset(jax.tree.map(lambda x: x[:, None], records), *small, jnp.asarray(returns_to_go), info)
+    columns = jnp.asarray(origins, jnp.int32), jnp.asarray(starts, jnp.int32), jnp.asarray(returns_to_go)
+    return Dataset(jax.tree.map(lambda x: x[:, None], records), *columns, info)
 
 
 def digest_of(rows: ReplayRow) -> str:
-    """Return the SHA-256 of rows, with the names, types and shapes of their arrays. Rows that are not valid count with their
-    observation alone."""
+    """Return the SHA-256 of rows, with the names, types and shapes of their arrays."""
     hashed = hashlib.sha256()
     for where, x in jax.tree.leaves_with_path(rows):
-        x = np.asarray(x)
-        if not _name(where).startswith("obs"):
-            x = np.where(rows.valid.reshape(-1, *[1] * (x.ndim - 1)), x, np.zeros((), x.dtype))
         hashed.update(f"{_name(where)} {x.dtype.str} {x.shape};".encode())
         hashed.update(np.ascontiguousarray(x).data)
     return hashed.hexdigest()
@@ -192,7 +190,8 @@ def _check_shapes(rows: ReplayRow, env: Any) -> None:
 
 
 def _in_one_lane(rows: ReplayRow) -> ReplayRow:
-    """Return rows [N, B, ...] as one lane, in which each episode is followed by one row that is not valid."""
+    """Return rows [N, B, ...] as one lane, in which each episode is followed by one row that is not valid. Such a row holds an
+    observation, and zeros."""
     rows = rows._replace(valid=rows.valid & (np.arange(len(rows.valid)) < len(rows.valid) - 1)[:, None])
     flat: Any = jax.tree.map(lambda x: np.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), rows)
     # Of successive rows that are not valid the first holds the last observation, and the others nothing.
@@ -203,15 +202,21 @@ def _in_one_lane(rows: ReplayRow) -> ReplayRow:
         raise ValueError(
             f"row {unended[0]} terminates an episode, so the next row must not be valid, and holds the last observation"
         )
-    return jax.tree.map(lambda x: x[keep], flat)
+    kept = jax.tree.map(lambda x: x[keep], flat)
+
+    def without_invalid(x: np.ndarray) -> np.ndarray:
+        return np.where(kept.valid.reshape(-1, *[1] * (x.ndim - 1)), x, np.zeros((), x.dtype))
+
+    return kept._replace(**{name: without_invalid(getattr(kept, name)) for name in ("action", "reward", "terminated")})
 
 
-def _moments(rows: ReplayRow) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
-    found = {}
+def _moments(rows: ReplayRow) -> dict[str, Moments]:
+    found = dict[str, Moments]()
     for where, x in jax.tree.leaves_with_path(rows.obs):
         if np.issubdtype(x.dtype, np.floating):
             valid = x[rows.valid].reshape(int(rows.valid.sum()), -1).astype(np.float64)
-            found[_name(where)] = tuple(tuple(np.float32(each).tolist()) for each in (valid.mean(0), valid.std(0)))
+            mean, std = (tuple(x.astype(np.float32).tolist()) for x in (valid.mean(0), valid.std(0)))
+            found[_name(where)] = mean, std
     return found
 
 

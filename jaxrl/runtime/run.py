@@ -19,7 +19,7 @@ from jaxrl.builder.spec import build_again
 from jaxrl.runtime.actors.scheme import Scheme, describe
 from jaxrl.runtime.checkpoint.convert_states import check_can_mark_discontinuity
 from jaxrl.runtime.checkpoint.transfer import check_which, describe_source
-from jaxrl.runtime.console.progress import Displays, make_progress
+from jaxrl.runtime.console.progress import ENV_STEPS, UPDATES, Displays, make_progress
 from jaxrl.runtime.datasets.files import load_again
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs.live_status import LiveStatus
@@ -234,7 +234,8 @@ def _run(
         hidden = quiet or not current().is_first
         title, each = title_of(agent, len(seeds), len(devices)), getattr(driver, "devices_per_seed", 1)
         status = LiveStatus(folder.path, lambda: folder.is_there) if folder and current().is_first else None
-        displays = [make_progress(title, plan.total_steps, quiet=hidden), *([status] if status else [])]
+        unit = ENV_STEPS if agent.data is None else UPDATES
+        displays = [make_progress(title, plan.total_steps, quiet=hidden, unit=unit), *([status] if status else [])]
         progress = resources.enter_context(contextlib.closing(Displays(*displays)))
         files = None
         if folder:

@@ -113,6 +113,7 @@ ROOMS = (
     "trainers",
     "actors",
     "evaluation",
+    "datasets",
     "training_loop",
     "run",
     "doctor",

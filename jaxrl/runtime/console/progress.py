@@ -37,11 +37,15 @@ class Progress(Protocol):
     def close(self) -> None: ...
 
 
-def make_progress(title: str, total_steps: int, *, quiet: bool) -> Progress:
+ENV_STEPS, UPDATES = "env steps", "updates"
+"""Steps of an agent that collects rows, and of one that learns from a dataset."""
+
+
+def make_progress(title: str, total_steps: int, *, quiet: bool, unit: str = ENV_STEPS) -> Progress:
     """Make the display that suits the output stream. ``total_steps`` counts the steps of each seed that will actually run."""
     out = Screen(None) if quiet else screen()
     console = None if out.is_gone else terminal(file=cast(TextIO, out))
-    return Lines(title, total_steps, out) if console is None else Live(title, total_steps, console)
+    return Lines(title, total_steps, out, unit) if console is None else Live(title, total_steps, console, unit)
 
 
 class Returns:
@@ -61,8 +65,8 @@ class Returns:
 class Lines:
     """Progress as one line per chunk, for logs and pipes. Unknown values are left out."""
 
-    def __init__(self, title: str, total_steps: int, out: Screen) -> None:
-        self._total, self._out = total_steps, out
+    def __init__(self, title: str, total_steps: int, out: Screen, unit: str = ENV_STEPS) -> None:
+        self._total, self._out, self._unit = total_steps, out, unit
         self._returns = Returns()
         self._compile_seconds = 0.0
         self.note(title)
@@ -77,7 +81,7 @@ class Lines:
         if known(record, EVALUATION_RETURN).size:
             parts.append(f"evaluation {spread(record, EVALUATION_RETURN)}")
         if np.isfinite(record["sps"]):
-            parts += [f"{short(record['sps'])} env steps/s", f"ETA {duration(eta)}"]
+            parts += [f"{short(record['sps'])} {self._unit}/s", f"ETA {duration(eta)}"]
         if workers:
             parts.append(summarise(workers))
         if compile_seconds > self._compile_seconds:
@@ -91,8 +95,8 @@ class Lines:
 class Live:
     """Progress as a live panel."""
 
-    def __init__(self, title: str, total_steps: int, console: Any) -> None:
-        self._title, self._total = title, total_steps
+    def __init__(self, title: str, total_steps: int, console: Any, unit: str = ENV_STEPS) -> None:
+        self._title, self._total, self._unit = title, total_steps, unit
         self._returns, self._evaluation = Returns(), "–"
         self._live = live.Live(self._panel(Spinner("dots", "compiling …")), console=console, refresh_per_second=8)
         self._live.start()
@@ -123,7 +127,7 @@ class Live:
         """Make a table of names and values, two pairs per row."""
         cells = [
             ("training return", self._returns.update(record) or "–"),
-            ("env steps/s", short(record["sps"])),
+            (f"{self._unit}/s", short(record["sps"])),
             ("evaluation return", self._evaluation),
             ("compile time", duration(compile_seconds or math.nan)),
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import jax
@@ -43,7 +43,7 @@ def share_at_random(policy: str) -> tuple[str, float]:
     if policy in ("best", "last"):
         return policy, 0.0
     if policy == "random":
-        return "best", 1.0
+        return "last", 1.0
     with contextlib.suppress(ValueError):
         if kind == "mix" and 0 < float(share) < 1:
             return "best", float(share)
@@ -120,7 +120,7 @@ def behaving(agent: Agent, explore: bool, at_random: int) -> Algorithm:
     return algorithm._replace(act=act)
 
 
-def rollouts(agent: Agent, policy: Policy, key: Key, seed: int) -> Iterator[Rollout]:
+def rollouts(agent: Agent, policy: Policy, key: Key, seed: int) -> Generator[Rollout, None, None]:
     """Yield rollouts [ROLLOUT, num_envs] that continue each other."""
     if isinstance(agent.env, HostEnv):
         sampler = HostSampler(agent, seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,9 +111,9 @@ def save_dataset(path: str | os.PathLike[str], data: Dataset) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     rows: Any = jax.device_get(data.rows())
     arrays: Any = {_name(where): np.ascontiguousarray(x) for where, x in jax.tree.leaves_with_path(rows)}
-    written = np.frombuffer(json.dumps(data.info.spaces).encode(), np.uint8)
+    arrays[SPACES] = np.frombuffer(json.dumps(data.info.spaces).encode(), np.uint8)
     with replacing(target) as file:
-        np.savez(file, **arrays, **{SPACES: written})
+        np.savez(file, **arrays)
     return None
 
 
@@ -220,17 +221,11 @@ def _tree(values: Any) -> PyTree:
 def _write_minari(dataset_id: str, data: Dataset) -> None:
     minari = import_package("minari", f"minari:{dataset_id}", extra="minari")
     buffers = list(_episodes(data, minari.data_collector.EpisodeBuffer))
-    minari.create_dataset_from_buffers(
-        dataset_id,
-        buffers,
-        observation_space=data.info.observation_space,
-        action_space=data.info.action_space,
-        algorithm_name="jaxrl",
-        code_permalink="",
-        author="",
-        author_email="",
-        description="",
-    )
+    about = dict.fromkeys(("code_permalink", "author", "author_email", "description"), "")
+    both_spaces = {"observation_space": data.info.observation_space, "action_space": data.info.action_space}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that no environment is named
+        minari.create_dataset_from_buffers(dataset_id, buffers, **both_spaces, algorithm_name="jaxrl", **about)
 
 
 def _episodes(data: Dataset, buffer: Any) -> Sequence[Any]:

@@ -36,7 +36,7 @@ def rows_of(steps: PyTree, action: Any, reward: Any, terminated: Any, ends: Any,
     at = np.arange(len(ends)) + np.cumsum(ends) - ends
     after = at[ends] + 1
 
-    def spread(values: Any, at_ends: Any = 0) -> np.ndarray:
+    def spread(values: Any, at_ends: Any = 0) -> Any:
         values = np.asarray(values)
         out = np.zeros((len(ends) + len(after), *values.shape[1:]), values.dtype)
         out[at], out[after] = values, at_ends
@@ -58,7 +58,7 @@ def from_d4rl(arrays: Mapping[str, Any]) -> ReplayRow:
     """
     if missing := [name for name in D4RL if name not in arrays]:
         raise ValueError(f"a dataset in D4RL's layout has the arrays {', '.join(D4RL)}: {', '.join(missing)} is missing")
-    obs, action, reward, terminated = (np.asarray(arrays[name]) for name in D4RL)
+    obs, action, reward, terminated = map(np.asarray, (arrays[name] for name in D4RL))
     terminated, reward = terminated.reshape(-1).astype(bool), reward.reshape(-1)
     timeouts = np.asarray(arrays["timeouts"]).reshape(-1).astype(bool) if "timeouts" in arrays else np.zeros_like(terminated)
     lengths = {name: len(x) for name, x in zip(D4RL, (obs, action, reward, terminated), strict=True)} | {
@@ -73,9 +73,9 @@ def from_d4rl(arrays: Mapping[str, Any]) -> ReplayRow:
         if reached.shape != obs.shape:
             raise ValueError(f"next_observations is {list(reached.shape)}, and observations {list(obs.shape)}: they must agree")
         return rows_of(obs, action, reward, terminated, ends, reached[ends])
-    rows = ReplayRow(obs, action, reward.astype(np.float32), terminated, ~(ends & ~terminated))
+    columns: Any = (obs, action, reward.astype(np.float32), terminated, ~(ends & ~terminated))
     # A step that terminated is followed by the next episode: a row in between is missing, whose observation is not used.
-    return _with_ends(rows, terminated & rows.valid)
+    return _with_ends(ReplayRow(*columns), terminated)
 
 
 def _with_ends(rows: ReplayRow, after: np.ndarray) -> ReplayRow:

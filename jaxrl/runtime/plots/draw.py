@@ -26,7 +26,7 @@ from jaxrl.runtime.plots.style import (
 )
 
 AXIS_NAMES = {EVALUATION_RETURN: "evaluation return", TRAINING_RETURN: "return of training episodes"}
-X_NAME = "environment steps per seed"
+X_NAME, UPDATES_NAME = "environment steps per seed", "updates per seed"
 MAX_COLUMNS = 3
 
 
@@ -40,8 +40,11 @@ def curve(history: Mapping[str, np.ndarray]) -> tuple[str, np.ndarray, np.ndarra
     return None
 
 
-def learning_curve(history: Mapping[str, np.ndarray], path: Path, *, title: str, subtitle: str = "") -> None:
-    """Draw return against environment steps per seed: a thin line per seed, their mean, and its 95 % bootstrap interval.
+def learning_curve(
+    history: Mapping[str, np.ndarray], path: Path, *, title: str, subtitle: str = "", x_name: str = X_NAME
+) -> None:
+    """Draw return against environment steps per seed, or what ``x_name`` says: a thin line per seed, their mean, and its 95 %
+    bootstrap interval.
 
     Evaluations are drawn if there are any, together with the mean of the training episodes; else training episodes. If there is
     nothing to draw, no file is written.
@@ -66,7 +69,7 @@ def learning_curve(history: Mapping[str, np.ndarray], path: Path, *, title: str,
         axes.plot([], [], color=LINE, linewidth=2.0, label="evaluation")
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend(loc="best", frameon=False, fontsize=9)
-    dress(axes, steps.max(), xlabel=X_NAME, ylabel=AXIS_NAMES[key])
+    dress(axes, steps.max(), xlabel=x_name, ylabel=AXIS_NAMES[key])
     set_title(figure, title)
     if subtitle:
         axes.set_title(subtitle, loc="left", fontsize=9, color=INK)

@@ -211,7 +211,7 @@ class RunFiles:
 
     def finish(self, states: PyTree, step: int, history: Mapping[str, np.ndarray], *, title: str, subtitle: str) -> None:
         """Write the last checkpoint and the learning curve."""
-        from jaxrl.runtime.plots.draw import learning_curve
+        from jaxrl.runtime.plots.draw import UPDATES_NAME, X_NAME, learning_curve
 
         self._flush()
         self.saver.finish(states, step)
@@ -219,7 +219,8 @@ class RunFiles:
             return
         self.folder.check_there()
         with best_effort(CURVE):
-            learning_curve(history, self.folder.path / CURVE, title=title, subtitle=subtitle)
+            x_name = X_NAME if self.agent.data is None else UPDATES_NAME
+            learning_curve(history, self.folder.path / CURVE, title=title, subtitle=subtitle, x_name=x_name)
 
     def close(self) -> None:
         with self._explaining(), contextlib.ExitStack() as resources:

@@ -174,7 +174,7 @@ def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any])
     """Add ``--model``, and ``--critic`` for an algorithm with critics, to the flags."""
     entry = ALGORITHMS[algorithm]
     networks = {"model": entry.network, "critic": "action_value"}
-    fields = []
+    fields = list[tuple[str, Any, Any]]()
     for name in networks.keys() & inspect.signature(entry.load().make).parameters.keys():
         help_ = f"Arguments of the network {networks[name]}, such as hidden_sizes=128,128"
         help_ += f" (listed by jaxrl algos {algorithm})." if name == "model" else "; others are those of --model."
