@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jaxrl.algorithms.dqn import make_rainbow
     from jaxrl.algorithms.es import make_es as make_es
     from jaxrl.algorithms.impala import make_impala as make_impala
+    from jaxrl.algorithms.iql import make_iql as make_iql
     from jaxrl.algorithms.ppo import make_ppo as make_ppo
     from jaxrl.algorithms.pqn import make_pqn as make_pqn
     from jaxrl.algorithms.r2d2 import make_r2d2 as make_r2d2

@@ -3,6 +3,7 @@
 ``jaxrl.settings.options`` says how they are written in data, flags and sweep files.
 """
 
+from jaxrl.algorithms.common.advantage_weights import Binary, Expectile, Exponential, Sampled
 from jaxrl.algorithms.common.critic_ensemble import Ensemble
 from jaxrl.algorithms.common.optimistic_exploration import Optimistic
 from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
@@ -22,11 +23,14 @@ __all__ = [
     "IQN",
     "OU",
     "QR",
+    "Binary",
     "Clip",
     "Double",
     "Ensemble",
     "Episode",
     "Evosax",
+    "Expectile",
+    "Exponential",
     "Final",
     "FixedTemperature",
     "Future",
@@ -43,6 +47,7 @@ __all__ = [
     "Prioritized",
     "Quantiles",
     "Rescale",
+    "Sampled",
     "Scalar",
     "Sequence",
     "SignNoise",

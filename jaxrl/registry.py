@@ -223,6 +223,17 @@ ALGORITHMS = {
             network="deterministic_policy",
         ),
         Entry(
+            "iql",
+            "IQL",
+            "implicit Q-learning, from a dataset or from replay",
+            actions=("Discrete", "bounded Box"),
+            family="replay",
+            memory=False,
+            paper=Paper("Kostrikov et al.", 2022, "arXiv:2110.06169"),
+            module="jaxrl.algorithms.iql",
+            network="actor_critic",
+        ),
+        Entry(
             "es",
             "ES",
             "evolution strategies, and augmented random search",

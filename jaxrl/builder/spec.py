@@ -18,7 +18,7 @@ from jaxrl.builder.old_specs import converted
 from jaxrl.builder.trusted_imports import PATH, check_trust, check_trusted, import_object, import_part, remember
 from jaxrl.registry import ALGORITHMS, title_of
 from jaxrl.replay.dataset import Dataset, DatasetInfo, info_of
-from jaxrl.settings.aliases import nearest
+from jaxrl.settings.aliases import nearest, shortened
 from jaxrl.settings.loadable import KINDS, Kind
 from jaxrl.settings.options import described_option, held_by_options, option_fields
 from jaxrl.types import Agent, Env, HostEnv, Model
@@ -184,6 +184,8 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
         raise ValueError("this is not an agent spec: its settings and parts must be mappings; use agent.spec")
     trust, spec = check_trust(trust), converted(spec)
     keywords = {**spec["parts"], **_settings(spec), "env": spec["env"]}
+    if wrong := [name for name in keywords if not isinstance(name, str)]:
+        raise ValueError(f"this is not an agent spec: {shortened(wrong[0])} must be the name of a setting or part; use agent.spec")
     described = {name: data for name, data in keywords.items() if name.partition(".")[0] not in overrides}
     if isinstance(env := described.get("env"), str):
         check_env_id(env, trust)

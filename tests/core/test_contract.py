@@ -202,7 +202,7 @@ def test_host_loop_truncation_bootstraps(algorithm: str) -> None:
     np.testing.assert_allclose(values_at_zero(algorithm, agent, state.learner), 1 / (1 - GAMMA), rtol=0.05)
 
 
-@ppo_first
+@algorithms(("ppo",), LEARN_FROM_ROWS)
 def test_host_loop_gives_the_same_data_as_the_fused_program(algorithm: str) -> None:
     """On an environment without randomness, whole learner states are bit-equal after the warm-up and five iterations."""
     fused, host = (small(algorithm, env) for env in (probes.truncation(), hosted(probes.truncation())))
@@ -216,7 +216,7 @@ def test_host_loop_gives_the_same_data_as_the_fused_program(algorithm: str) -> N
     assert [f._cache_size() for f in (learner.update.jitted, learner.policy, learner.sampler.act)] == [1, 1, 1]
 
 
-@ppo_first
+@algorithms(("ppo",), LEARN_FROM_ROWS)
 def test_host_loop_over_envpool(algorithm: str) -> None:
     agent = small(algorithm, "envpool:CartPole-v1")
     learner = HostLearner(agent, HostSampler(agent, 3))

@@ -31,12 +31,12 @@ from jaxrl.types import Agent, Algorithm, Policy
 from tests.helpers import probes
 from tests.helpers.agents import (
     ALGORITHM_NAMES,
+    LEARN_FROM_ROWS,
     RECURRENT,
     REPRESENTATIVES,
     algorithms,
     assert_bit_equal,
     assert_close,
-    ppo_first,
     run_steps,
     small,
     small_dqn,
@@ -192,7 +192,7 @@ def test_gradient_norm_test_would_notice() -> None:
     assert float(wrong) == pytest.approx(2 * 2.5)
 
 
-@ppo_first
+@algorithms(("ppo",), LEARN_FROM_ROWS)
 def test_data_parallel_is_an_agent(algorithm: str) -> None:
     """Over two devices the environments have the same trajectories as on one. Algorithms that draw no rows learn the same."""
     normalising = [name for name in setting_names(algorithm)[0] if name.startswith("normalize_")]

@@ -30,7 +30,7 @@ from jaxrl.runtime.training_loop.members import check_hyperparams, check_members
 from jaxrl.runtime.training_loop.plan import make_plan
 from jaxrl.runtime.training_loop.run_config import RunConfig
 from jaxrl.settings.validation import merge_hyperparams
-from tests.helpers.agents import gymnax_id
+from tests.helpers.agents import LEARN_FROM_ROWS, gymnax_id
 from tests.helpers.paths import ROOT
 
 TEXT = """
@@ -156,7 +156,9 @@ def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
     """The same spec, and the same learning rate at every iteration."""
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(jaxrl.runtime.run, "run", lambda agent, *args, **given: asked.append((agent, *args, given)))
-    words = {"num_envs": 4, "rollout_length": 48, "gamma": 0.9, "learning_rate": 1.7e-3}
+    sizes = {"num_envs": 4, "rollout_length": 48} if algorithm in LEARN_FROM_ROWS else {"members": 4, "horizon": 48}
+    number = "gamma" if algorithm in LEARN_FROM_ROWS else "reward_shift"
+    words = {**sizes, number: 0.9, "learning_rate": 1.7e-3}
     model = {"hidden_sizes": [8], "layer_norm": True}
     toml = "\n".join(f"{name} = {value}" for name, value in words.items())
     env = gymnax_id(algorithm)
@@ -181,14 +183,15 @@ def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
         data.append(merge_hyperparams(agent.hyperparams, with_total_steps(agent, one, plan.total_steps)))
         rows = agent.steps_per_iteration * agent.spec["settings"]["anneal"]
         iterations = jnp.arange(plan.warmup_iterations, plan.warmup_iterations + plan.iterations)
-        rates.append(jax.jit(lambda i, hp, n=rows: scheduled(hp, {}, i, annealed_rows=n).learning_rate)(iterations, data[-1]))
+        rate = jax.jit(lambda i, hp, n=rows: scheduled(hp, {}, i, annealed_rows=n).learning_rate)(iterations, data[-1])
+        rates.append(np.atleast_1d(rate))
     in_settings, in_grid, in_train, in_python = (agent.spec for agent, *_ in asked)
     assert in_settings == in_train == in_python
     changed = {name for name, value in in_grid["settings"].items() if value != in_python["settings"][name]}
-    assert changed == {"gamma", "learning_rate"}  # set for the members of the run, but for no agent
-    assert data[1:] == data[:-1] and data[0].gamma == np.float32(0.9)
-    full = words["learning_rate"]
-    assert 0.75 * full < rates[0][0] <= np.float32(full) and 0 < rates[0][-1] < 0.06 * full
+    assert changed == {number, "learning_rate"}  # set for the members of the run, but for no agent
+    assert data[1:] == data[:-1] and getattr(data[0], number) == np.float32(0.9)
+    full, falls = words["learning_rate"], in_python["settings"]["anneal"]
+    assert 0.75 * full < rates[0][0] <= np.float32(full) and (0 < rates[0][-1] < 0.06 * full or not falls)
     np.testing.assert_array_equal(rates[1:], rates[:-1])
 
 

@@ -1,0 +1,272 @@
+"""Implicit Q-learning (Kostrikov et al. 2022) for Box and Discrete actions, and with other options AWAC (Nair et al. 2020) and
+CRR (Wang et al. 2020): the policy clones the actions of the data, weighted by their advantage.
+
+Reads top to bottom: settings, state, acting, losses, learning, builder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from gymnasium import spaces
+
+from jaxrl.algorithms.common.advantage_weights import Binary, Expectile, Exponential, Sampled, expectile_loss
+from jaxrl.algorithms.common.critic_ensemble import (
+    ActorCriticPair,
+    ActorCriticSetup,
+    CriticBatch,
+    action_values,
+    draw_updates,
+    learn_critics,
+    min_over_subset,
+    networks,
+    td_loss,
+)
+from jaxrl.algorithms.common.off_policy import OffPolicyConfig, init_networks, init_replay, prepare_off_policy
+from jaxrl.builder.components import check_actor_critic
+from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
+from jaxrl.distributions import MASKED, Categorical, Normal, TanhNormal, sample_each, select_actions
+from jaxrl.exploration.action_noise import normal_each, uniform_of
+from jaxrl.models import actor_critic
+from jaxrl.optimize.learner import TargetLearner
+from jaxrl.optimize.schedules import remaining
+from jaxrl.replay.dataset import info_of
+from jaxrl.replay.transitions import bootstrapped
+from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.running_statistics import Statistics, normalize_inputs
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import NonNegative, Positive, Unit
+from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
+
+LEAST_LOG_STD, MOST_LOG_STD = -5.0, 2.0
+RETURN_RANGE = 1000.0
+"""Difference of the highest and the lowest return of the data after scaling (the authors' code, for MuJoCo)."""
+
+
+@dataclass(frozen=True)
+class IQLConfig(OffPolicyConfig):
+    """Structural settings of IQL."""
+
+    anneal: bool = False
+    cosine: bool = True
+    """Let the policy's learning rate fall to 0 at ``total_steps``, along half a cosine."""
+    value: Expectile | Sampled = Expectile()
+    """V(s), from which advantages are computed, and with ``Expectile`` targets."""
+    weight: Exponential | Binary = Exponential()
+    """Weight of an action of the data in the policy's loss."""
+    normalize_observations: bool = True
+    """With ``data``: normalise observations by their mean and standard deviation in the data."""
+    scale_rewards: bool = True
+    """With ``data``: scale rewards so that the returns of its episodes span 1,000."""
+
+    def network(self, default: Any) -> Any:
+        return partial(default, hidden_sizes=(256, 256), activation="relu")
+
+
+class IQLHyperparams(NamedTuple):
+    """Hyperparameters of IQL: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
+
+    learning_rate: shared.LearningRate = 3e-4
+    actor_learning_rate: shared.ActorLearningRate = 3e-4
+    """Step size for the policy and V."""
+    gamma: shared.Gamma = 0.99
+    tau: shared.Tau = 0.005
+    """Step of the target critics towards the critics at each update, as a fraction."""
+    # Fields of options:
+    expectile: Unit = 0.7
+    beta: NonNegative = 3.0
+    weight_limit: Positive = 100.0
+    max_grad_norm: shared.MaxGradNorm = 1_000.0
+    """Clip the gradient of policy and V and that of the critics, each to this global norm."""
+    adam_eps: shared.AdamEps = 1e-8
+    total_steps: shared.TotalSteps = 0.0
+
+
+def init(setup: ActorCriticSetup[IQLConfig], key: Key, hyperparams: IQLHyperparams) -> TargetLearner:
+    network_key, learner_key = jax.random.split(key)
+    params, _, opt_state = init_networks(setup, network_key, hyperparams)
+    target, version = ActorCriticPair((), jax.tree.map(jnp.copy, params.critic)), jnp.zeros((), jnp.int32)
+    statistics: Any = ()
+    if setup.data is not None and setup.config.normalize_observations:
+        statistics = Statistics(info_of(setup.data).running_moments(), ())
+    return TargetLearner(params, opt_state, hyperparams, statistics, learner_key, version, target, init_replay(setup))
+
+
+# ---------------------------------------------------------------------------------------------------------------------- acting
+
+
+def policy(setup: ActorCriticSetup[IQLConfig], learner: TargetLearner) -> Policy:
+    """Return the policy. It acts at random until the first update, and so during the warm-up."""
+    return Policy(learner.params._replace(critic=()), learner.statistics, learner.version == 0, learner.version)
+
+
+def outputs(setup: ActorCriticSetup[IQLConfig], actor: PyTree, inputs: StepInput) -> tuple[Any, Array]:
+    """Return ``(π(· | s), V(s))``. The mean of a Normal is squashed into [−1, 1], and its samples are not."""
+    output = setup.model.apply(actor, (), inputs)[1]
+    if isinstance(found := output.policy, Normal):
+        return Normal(jnp.tanh(found.mean), jnp.clip(found.log_std, LEAST_LOG_STD, MOST_LOG_STD)), output.value
+    return found, output.value
+
+
+def act(
+    setup: ActorCriticSetup[IQLConfig],
+    policy: Policy,
+    carry: PyTree,
+    inputs: StepInput,
+    env_id: Array,
+    key: Key,
+    *,
+    explore: bool,
+) -> tuple[PyTree, Array, dict[str, Array]]:
+    output, _ = outputs(setup, policy.params.actor, normalize_inputs(policy.statistics, inputs))
+    if not explore:
+        return carry, setup.to_environment(output.mode()), {}
+    keys, at_random = fold_each(key, env_id), policy.exploration
+    if isinstance(output, Categorical):
+        logits = jnp.where(at_random & (output.logits > 0.5 * MASKED), 0.0, output.logits)
+        return carry, sample_each(Categorical(logits), keys), {}
+    noise = normal_each(keys, output.mean.shape[-1])
+    drawn = at_noise(output, noise)
+    return carry, setup.to_environment(jnp.where(at_random, uniform_of(noise), drawn)), {}
+
+
+def at_noise(output: Normal | TanhNormal, noise: Array) -> Array:
+    """Return the actions in [−1, 1] that standard normal noise draws."""
+    if isinstance(output, TanhNormal):
+        return output.at(noise)[0]
+    return jnp.clip(output.mean + jnp.exp(output.log_std) * noise, -1.0, 1.0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- losses
+
+
+def seen(setup: ActorCriticSetup[IQLConfig], statistics: PyTree, update: CriticBatch) -> CriticBatch:
+    """Return a batch with normalised observations and scaled rewards, where it is from a dataset."""
+    batch = update.batch
+    if setup.data is not None and setup.config.scale_rewards:
+        low, high = info_of(setup.data).returns
+        batch = batch._replace(reward=batch.reward * (RETURN_RANGE / (high - low or RETURN_RANGE)))
+    inputs, following = (normalize_inputs(statistics, x) for x in (batch.inputs, batch.next_inputs))
+    return update._replace(batch=batch._replace(inputs=inputs, next_inputs=following))
+
+
+def values(setup: ActorCriticSetup[IQLConfig], critic: PyTree, inputs: StepInput, action: Array, key: Key) -> Array:
+    """Return Q(s, a) of all critics, f32[num_critics, N]."""
+    if isinstance(setup.action_space, spaces.Discrete):
+        every = action_values(setup, critic, inputs, None, key)
+        return select_actions(every, jnp.broadcast_to(action, every.shape[:-1]))
+    return action_values(setup, critic, inputs, action, key)
+
+
+def target(setup: ActorCriticSetup[IQLConfig], actor: PyTree, target_critic: PyTree, update: CriticBatch) -> Array:
+    """y = r + γ·(1 − terminated)·V(s′) (Kostrikov et al. 2022, eq. 6), or with ``Sampled`` the least target critic's Q⁻(s′, a′)
+    for an action of the policy; f32[N]."""
+    output, value = outputs(setup, actor, update.batch.next_inputs)
+    if isinstance(setup.config.value, Sampled):
+        value = sampled_value(setup, output, target_critic, update.batch.next_inputs, update, 1)
+    return bootstrapped(update.batch, value)
+
+
+def sampled_value(
+    setup: ActorCriticSetup[IQLConfig], output: Any, critic: PyTree, inputs: StepInput, update: CriticBatch, number: int
+) -> Array:
+    """Return the mean of the least critic's Q(s, a) over actions drawn from the policy, f32[N]."""
+
+    def one(key: Key) -> Array:
+        action = output.sample(key)
+        if not isinstance(output, Categorical):
+            action = jnp.clip(action, -1.0, 1.0)
+        return min_over_subset(values(setup, critic, inputs, action, jax.random.fold_in(key, 1)), update.chosen)
+
+    return jax.vmap(one)(jax.random.split(jax.random.fold_in(update.key, number), number)).mean(0)
+
+
+def critic_loss(
+    setup: ActorCriticSetup[IQLConfig], critic: PyTree, target: Array, update: CriticBatch
+) -> tuple[Array, dict[str, Array]]:
+    """Sum over critics of ½·(Q(s, a) − y)²."""
+    found = values(setup, critic, update.batch.inputs, update.batch.action, jax.random.fold_in(update.key, 1))
+    return td_loss(found, target, update.batch, setup.axis_name)
+
+
+def actor_loss(
+    setup: ActorCriticSetup[IQLConfig], hp: IQLHyperparams, actor: PyTree, target_critic: PyTree, update: CriticBatch
+) -> tuple[Array, dict[str, Array]]:
+    """−E[w(A)·log π(a | s)], A = min Q⁻(s, a) − V(s) (Kostrikov et al. 2022, eq. 7), plus the expectile loss of V (eq. 5)."""
+    config, batch, mean = setup.config, update.batch, setup.valid_mean(update.batch.valid)
+    output, value = outputs(setup, actor, batch.inputs)
+    found = values(setup, target_critic, batch.inputs, batch.action, jax.random.fold_in(update.key, 2))
+    q = jax.lax.stop_gradient(min_over_subset(found, update.chosen))
+    logged, value_loss = dict[str, Array](), jnp.zeros(())
+    if isinstance(config.value, Expectile):
+        value_loss = mean(expectile_loss(q - value, hp.expectile))
+        logged["losses/value_loss"] = value_loss
+    else:
+        value = sampled_value(setup, output, target_critic, batch.inputs, update, config.value.number)
+    advantage = q - jax.lax.stop_gradient(value)
+    weight = config.weight.weights(advantage, hp)
+    loss = -mean(weight * output.log_prob(batch.action))
+    logged |= {"losses/actor_loss": loss, "losses/advantage": mean(advantage), "losses/weight": mean(weight)}
+    return loss + value_loss, logged
+
+
+# -------------------------------------------------------------------------------------------------------------------- learning
+
+
+def learn(setup: ActorCriticSetup[IQLConfig], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
+    hp = setup.current(learner)
+    if setup.config.cosine:
+        left = remaining(learner.version + setup.warmup_iterations, setup.config.steps_per_iteration, hp.total_steps)
+        hp = hp._replace(actor_learning_rate=hp.actor_learning_rate * 0.5 * (1 + jnp.cos(jnp.pi * (1 - left))))
+    nets, statistics = networks(setup, learner.params, hp), learner.statistics
+
+    def critic_update(actor: PyTree, target_critic: PyTree, carry: Any, update: CriticBatch) -> Any:
+        update = seen(setup, statistics, update)
+        y = target(setup, actor, target_critic, update)
+        params, opt_state, metrics = nets.critic.single_step(lambda critic: critic_loss(setup, critic, y, update), *carry)
+        return (params, opt_state), metrics
+
+    def group(carry: Any, updates: CriticBatch) -> Any:
+        params, opt_state, target_critic, replay = carry
+        once = partial(critic_update, params.actor, target_critic)
+        (critics, replay), metrics, last = learn_critics(
+            setup, learner, hp.gamma, once, ((params.critic, opt_state.critic), replay), updates
+        )
+        loss = lambda actor: actor_loss(setup, hp, actor, target_critic, seen(setup, statistics, last))  # noqa: E731
+        actor, actor_state, logged = nets.actor.single_step(loss, params.actor, opt_state.actor)
+        logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
+        target_critic = optax.incremental_update(critics[0], target_critic, hp.tau)
+        pairs = ActorCriticPair(actor, critics[0]), ActorCriticPair(actor_state, critics[1])
+        return (*pairs, target_critic, replay), metrics | logged
+
+    start = (learner.params, learner.opt_state, learner.target_params.critic, learner.replay)
+    end, metrics = jax.lax.scan(group, start, draw_updates(setup, learner, hp.gamma))
+    params, opt_state, target_critic, replay = end
+    fields = {"params": params, "target_params": ActorCriticPair((), target_critic), "opt_state": opt_state, "replay": replay}
+    return setup.updated(learner, hp, metrics, **fields)
+
+
+def make_algorithm(setup: ActorCriticSetup[IQLConfig]) -> Algorithm:
+    """Return IQL as an ``Algorithm``, bound to spaces but not to an environment."""
+    transferable_fields = ("params", "target_params", "statistics")
+    return setup.algorithm(init=init, policy=policy, act=act, learn=learn, transferable_fields=transferable_fields)
+
+
+@with_keywords_of(actor_critic_replay_keywords)
+def make_iql(env: EnvLike, **keywords: Any) -> Agent:
+    """Implicit Q-learning (Kostrikov et al. 2022) from a dataset or from replay, for bounded Box actions and Discrete actions.
+
+    Args:
+      model: policy and V: arguments of ``jaxrl.models.actor_critic``, such as ``{"hidden_sizes": (64, 64)}``; those that a critic
+        takes also apply to the critics if ``critic`` is not given; or a memoryless Model whose outputs are ``ActorCriticOutput``;
+        or a function of (observation_space, action_space) that returns one. Default: two MLPs of 2×256, ReLU, for vectors.
+    """
+    kinds = (spaces.Box, spaces.Discrete)
+    prepared, setup = prepare_off_policy(make_iql, env, IQLConfig, IQLHyperparams, keywords, kinds, network=actor_critic)
+    check_actor_critic(keywords.get("model"), prepared.output, setup.action_space)
+    return prepared.bind(make_algorithm(setup))
