@@ -28,6 +28,7 @@ from jaxrl.algorithms.common.critic_ensemble import (
     td_loss,
 )
 from jaxrl.algorithms.common.off_policy import OffPolicyConfig, init_networks, init_replay, prepare_off_policy
+from jaxrl.algorithms.common.offline import data_statistics, reward_scale, seen
 from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.distributions import MASKED, Categorical, Normal, TanhNormal, sample_each, select_actions
@@ -35,17 +36,14 @@ from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.models import actor_critic
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.optimize.schedules import remaining
-from jaxrl.replay.dataset import info_of
 from jaxrl.replay.transitions import bootstrapped
 from jaxrl.rollout.collect import fold_each
-from jaxrl.rollout.running_statistics import Statistics, normalize_inputs
+from jaxrl.rollout.running_statistics import normalize_inputs
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import NonNegative, Positive, Unit
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
 LEAST_LOG_STD, MOST_LOG_STD = -5.0, 2.0
-RETURN_RANGE = 1000.0
-"""Difference of the highest and the lowest return of the data after scaling (the authors' code, for MuJoCo)."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +89,8 @@ def init(setup: ActorCriticSetup[IQLConfig], key: Key, hyperparams: IQLHyperpara
     network_key, learner_key = jax.random.split(key)
     params, _, opt_state = init_networks(setup, network_key, hyperparams)
     target, version = ActorCriticPair((), jax.tree.map(jnp.copy, params.critic)), jnp.zeros((), jnp.int32)
-    statistics: Any = ()
-    if setup.data is not None and setup.config.normalize_observations:
-        statistics = Statistics(info_of(setup.data).running_moments(), ())
-    return TargetLearner(params, opt_state, hyperparams, statistics, learner_key, version, target, init_replay(setup))
+    fields = (hyperparams, data_statistics(setup), learner_key, version, target, init_replay(setup))
+    return TargetLearner(params, opt_state, *fields)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- acting
@@ -143,16 +139,6 @@ def at_noise(output: Normal | TanhNormal, noise: Array) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------------------------- losses
-
-
-def seen(setup: ActorCriticSetup[IQLConfig], statistics: PyTree, update: CriticBatch) -> CriticBatch:
-    """Return a batch with normalised observations and scaled rewards, where it is from a dataset."""
-    batch = update.batch
-    if setup.data is not None and setup.config.scale_rewards:
-        low, high = info_of(setup.data).returns
-        batch = batch._replace(reward=batch.reward * (RETURN_RANGE / (high - low or RETURN_RANGE)))
-    inputs, following = (normalize_inputs(statistics, x) for x in (batch.inputs, batch.next_inputs))
-    return update._replace(batch=batch._replace(inputs=inputs, next_inputs=following))
 
 
 def values(setup: ActorCriticSetup[IQLConfig], critic: PyTree, inputs: StepInput, action: Array, key: Key) -> Array:
@@ -223,10 +209,10 @@ def learn(setup: ActorCriticSetup[IQLConfig], learner: TargetLearner) -> tuple[T
     if setup.config.cosine:
         left = remaining(learner.version + setup.warmup_iterations, setup.config.steps_per_iteration, hp.total_steps)
         hp = hp._replace(actor_learning_rate=hp.actor_learning_rate * 0.5 * (1 + jnp.cos(jnp.pi * (1 - left))))
-    nets, statistics = networks(setup, learner.params, hp), learner.statistics
+    nets, scale = networks(setup, learner.params, hp), reward_scale(setup) if setup.config.scale_rewards else 1.0
 
     def critic_update(actor: PyTree, target_critic: PyTree, carry: Any, update: CriticBatch) -> Any:
-        update = seen(setup, statistics, update)
+        update = seen(learner.statistics, update, scale)
         y = target(setup, actor, target_critic, update)
         params, opt_state, metrics = nets.critic.single_step(lambda critic: critic_loss(setup, critic, y, update), *carry)
         return (params, opt_state), metrics
@@ -237,7 +223,7 @@ def learn(setup: ActorCriticSetup[IQLConfig], learner: TargetLearner) -> tuple[T
         (critics, replay), metrics, last = learn_critics(
             setup, learner, hp.gamma, once, ((params.critic, opt_state.critic), replay), updates
         )
-        loss = lambda actor: actor_loss(setup, hp, actor, target_critic, seen(setup, statistics, last))  # noqa: E731
+        loss = lambda actor: actor_loss(setup, hp, actor, target_critic, seen(learner.statistics, last, scale))  # noqa: E731
         actor, actor_state, logged = nets.actor.single_step(loss, params.actor, opt_state.actor)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
         target_critic = optax.incremental_update(critics[0], target_critic, hp.tau)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch
-from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, target_value
+from jaxrl.algorithms.common.deterministic_policy import Cloning, DeterministicConfig, build, target_value
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.validation import Count, NonNegative, PositiveUnit
+from jaxrl.settings.validation import Count, NonNegative, Positive, PositiveUnit, added
 from jaxrl.types import Agent, Array, EnvLike
 
 
@@ -26,6 +26,8 @@ class TD3Config(DeterministicConfig):
 
     policy_delay: Count = 2
     """Updates of the critics per update of the policy and the target networks."""
+    cloning: Cloning | None = added(None)
+    """For offline learning: a term that keeps the policy near the actions of the data."""
 
 
 class TD3Hyperparams(NamedTuple):
@@ -43,6 +45,8 @@ class TD3Hyperparams(NamedTuple):
     """Standard deviation of the noise on the target policy's actions in [−1, 1]."""
     target_noise_clip: NonNegative = 0.5
     """Clip the target policy's noise to ± this value."""
+    cloning_alpha: Positive = 2.5
+    """``Cloning.alpha``."""
     max_grad_norm: shared.MaxGradNorm = 1_000.0
     """Clip the policy's gradient and the critics' joint gradient, each to this global norm."""
     adam_eps: shared.AdamEps = 1e-8

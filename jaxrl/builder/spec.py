@@ -185,7 +185,9 @@ def build(spec: Mapping[str, Any], *, trust: str | Iterable[str] = (), **overrid
     trust, spec = check_trust(trust), converted(spec)
     keywords = {**spec["parts"], **_settings(spec), "env": spec["env"]}
     if wrong := [name for name in keywords if not isinstance(name, str)]:
-        raise ValueError(f"this is not an agent spec: {shortened(wrong[0])} must be the name of a setting or part; use agent.spec")
+        raise ValueError(
+            f"this is not an agent spec: {shortened(wrong[0])} must be the name of a setting or part; use agent.spec"
+        )
     described = {name: data for name, data in keywords.items() if name.partition(".")[0] not in overrides}
     if isinstance(env := described.get("env"), str):
         check_env_id(env, trust)

@@ -279,7 +279,7 @@ def test_observations_are_normalised_and_rewards_scaled_as_in_the_data() -> None
     np.testing.assert_allclose(np.sqrt(moments.variance), rows.obs[rows.valid].std(0), rtol=1e-4)
     setup = agent.algorithm.learn.args[-1]  # type: ignore[union-attr]
     draws = jax.tree.map(lambda x: x[0, 0], iql.draw_updates(setup, after.learner._replace(replay=WithData((), data)), 0.9))
-    seen = iql.seen(setup, after.learner.statistics, draws)
+    seen = iql.seen(after.learner.statistics, draws, iql.reward_scale(setup))
     low, high = data.info.returns
     np.testing.assert_allclose(seen.batch.reward, draws.batch.reward * 1000 / (high - low), rtol=1e-5)
     scaled = (draws.batch.inputs.obs - moments.mean) / np.sqrt(moments.variance)

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from jaxrl import make_td3
 from jaxrl.algorithms import td3
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, CriticBatch, Ensemble, draw_updates
-from jaxrl.algorithms.common.deterministic_policy import actor_loss, critic_loss
+from jaxrl.algorithms.common.deterministic_policy import Cloning, actor_loss, critic_loss
 from jaxrl.algorithms.td3 import TD3Config, TD3Hyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.options import OU, Gaussian
@@ -24,6 +24,7 @@ from jaxrl.models import deterministic_policy, policy_network
 from jaxrl.rollout.autoreset import first_input
 from tests.helpers import probes
 from tests.helpers.agents import Tiny, assert_bit_equal, assert_close, small
+from tests.helpers.datasets import random_dataset
 from tests.helpers.oracles.actor_critic import (
     CRITICS,
     SETTINGS,
@@ -230,3 +231,62 @@ def test_parts_of_the_wrong_kind() -> None:
         small_td3(probes.target_action()._replace(action_space=spaces.Box(0, np.inf, (1,), np.float32)))
     with pytest.raises(TypeError, match=r"model=policy_network must give actions f32\[batch, 1\]"):
         small_td3(probes.target_action(), model=policy_network)
+
+
+# --------------------------------------------------------------------------------------------------------------------- cloning
+
+
+@pytest.mark.parametrize("alpha", [0.5, 2.5])
+def test_cloning_is_the_papers(alpha: float) -> None:
+    """−λ·Q + (π − a)², where λ = α / mean|Q| is a constant: the gradient is that of the loss with λ frozen."""
+    own = actor_critic_setup(TD3Config(critics=Ensemble(size=CRITICS), cloning=Cloning(alpha)), "deterministic")
+    hp = HP._replace(cloning_alpha=alpha)
+    actor, critic, _, now = case("deterministic", 1)
+    (loss, logged), gradient = jit(jax.value_and_grad(lambda p: actor_loss(own, p, critic, now, hp), has_aux=True))(actor)
+    where, x, action = np.asarray(now.batch.valid), double(now.batch.inputs.obs), double(now.batch.action)
+
+    def value(params: Any) -> np.ndarray:
+        return np.array([q_by_hand(critic, row, np.tanh(row @ params["mean"]))[0] for row in x])[where]
+
+    frozen = alpha / np.abs(value({"mean": double(actor["mean"])})).mean()
+
+    def by_hand(params: Any) -> float:
+        distance = ((np.tanh(x @ params["mean"]) - action) ** 2).mean(1)[where].mean()
+        return distance - frozen * value(params).mean()
+
+    assert float(loss) == pytest.approx(by_hand({"mean": double(actor["mean"])}), rel=1e-4)
+    assert_close(gradient, jax.tree.map(np.float32, slope(by_hand, {"mean": double(actor["mean"])})), atol=1e-3)
+    assert float(logged["losses/cloning_loss"]) > 0
+
+
+def test_cloning_does_not_depend_on_the_scale_of_rewards() -> None:
+    """Critics that are 100 times as large give the same gradient of the policy, and without cloning 100 times as large a one."""
+    actor, critic, _, now = case("deterministic", 2)
+    large = jax.tree.map(lambda x: 100 * x, critic)
+    found = []
+    for cloning in (Cloning(), None):
+        own = actor_critic_setup(TD3Config(critics=Ensemble(size=CRITICS), cloning=cloning), "deterministic")
+        slopes = jit(jax.grad(lambda p, c, own=own: actor_loss(own, p, c, now, HP)[0]))
+        found.append([slopes(actor, each)["mean"] for each in (critic, large)])
+    np.testing.assert_allclose(found[0][0], found[0][1], rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(100 * found[1][0], found[1][1], rtol=1e-3)
+
+
+def test_observations_of_a_dataset_are_normalised_for_acting_and_learning() -> None:
+    data = random_dataset("Pendulum-v1")
+    settings = {"updates": 2, "batch_size": 16, "model": {"hidden_sizes": (8,)}, "cloning": "td3_bc"}
+    agent = make_td3("Pendulum-v1", data=data, **settings)
+    raw = make_td3("Pendulum-v1", data=data, normalize_observations=False, **settings)
+    state = agent.init(KEY())
+    rows = jax.device_get(data.rows())
+    mean, std = rows.obs[rows.valid].mean(0), rows.obs[rows.valid].std(0)
+    np.testing.assert_allclose(state.learner.statistics.observations.mean, mean, rtol=1e-4, atol=1e-5)
+    assert raw.init(KEY()).learner.statistics == () == small_td3("Pendulum-v1").init(KEY()).learner.statistics
+    obs = jnp.asarray(rows.obs[:5])
+    seen = [first_input(x, agent.env.action_space, 5) for x in (obs, (obs - mean) / std)]
+    policy = agent.algorithm.policy(state.learner)
+    _, normalised, _ = agent.algorithm.act(policy, (), seen[0], jnp.arange(5), KEY(), explore=False)
+    _, by_hand, _ = raw.algorithm.act(policy._replace(statistics=()), (), seen[1], jnp.arange(5), KEY(), explore=False)
+    np.testing.assert_allclose(normalised, by_hand, rtol=1e-4, atol=1e-5)
+    learners = [jit(each.step)(each.init(KEY()), data)[0].learner for each in (agent, raw)]
+    assert not np.allclose(*(jax.tree.leaves(x.params.critic)[0] for x in learners))

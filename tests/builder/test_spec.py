@@ -251,6 +251,8 @@ def test_what_a_model_is_made_of_keeps_its_name() -> None:
 
 
 def test_a_spec_with_holes_is_refused() -> None:
+    with pytest.raises(ValueError, match="not an agent spec: 1 must be the name of a setting"):
+        jaxrl.build({**small_ppo("CartPole-v1").spec, "parts": {1: 2}})
     with pytest.raises(ValueError, match=r"not an agent spec: it lacks \['builder', 'parts'\]"):
         build({"env": ENV, "settings": {}})
 

@@ -27,12 +27,16 @@ from jaxrl.algorithms.common.critic_ensemble import (
     td_loss,
 )
 from jaxrl.algorithms.common.off_policy import OffPolicyConfig, check_actions_of, init_networks, init_replay, prepare_off_policy
+from jaxrl.algorithms.common.offline import data_statistics, seen
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.exploration.options import OU, Gaussian
 from jaxrl.models import deterministic_policy
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay.transitions import bootstrapped
 from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.running_statistics import normalize_inputs
+from jaxrl.settings.options import Option, hyperparameter, option
+from jaxrl.settings.validation import Positive, added
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
 
@@ -42,11 +46,21 @@ class DeterministicConfig(OffPolicyConfig):
 
     noise: Gaussian | OU = Gaussian()
     """Noise on actions, for exploration."""
+    normalize_observations: bool = added(True)
+    """With ``data``: normalise observations by their mean and standard deviation in the data."""
 
     @property
     def hold_noise(self) -> int:
         """Rows of an episode that share one draw of noise."""
         return self.noise.hold if isinstance(self.noise, Gaussian) else 1
+
+
+@option("td3_bc")
+class Cloning(Option):
+    """Keep the policy near the actions of the data (TD3+BC: Fujimoto & Gu 2021)."""
+
+    alpha: Positive = hyperparameter("cloning_alpha", 2.5)
+    """α, the weight of the values relative to the distance from the data's actions; near 0 it is behaviour cloning."""
 
 
 class NoiseExploration(NamedTuple):
@@ -67,13 +81,14 @@ def init(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> TargetLear
     network_key, learner_key = jax.random.split(key)
     params, _, opt_state = init_networks(setup, network_key, hyperparams)
     target, version = jax.tree.map(jnp.copy, params), jnp.zeros((), jnp.int32)
-    return TargetLearner(params, opt_state, hyperparams, (), learner_key, version, target, init_replay(setup))
+    fields = (hyperparams, data_statistics(setup), learner_key, version, target, init_replay(setup))
+    return TargetLearner(params, opt_state, *fields)
 
 
 def policy(setup: ActorCriticSetup[Any], learner: TargetLearner) -> Policy:
     hp = setup.current(learner)
     exploration = NoiseExploration(learner.version == 0, hp.exploration_noise, hp.ou_theta)
-    return Policy(ActorCriticPair(learner.params.actor, ()), (), exploration, learner.version)
+    return Policy(ActorCriticPair(learner.params.actor, ()), learner.statistics, exploration, learner.version)
 
 
 def act(
@@ -84,7 +99,7 @@ def act(
     With ``OU`` the carry is the state of an Ornstein–Uhlenbeck process, f32[B, d], which starts at 0 in each episode:
     x ← x − θ·x + σ·ε (Lillicrap et al. 2016, with a step of 1).
     """
-    action = setup.model.apply(policy.params.actor, (), inputs)[1]
+    action = setup.model.apply(policy.params.actor, (), normalize_inputs(policy.statistics, inputs))[1]
     if not explore:
         return carry, setup.to_environment(action), {}
     at_random, scale, theta = policy.exploration
@@ -108,15 +123,25 @@ def critic_loss(
 
 
 def actor_loss(
-    setup: ActorCriticSetup[Any], actor: PyTree, critic: PyTree, update: CriticBatch
+    setup: ActorCriticSetup[Any], actor: PyTree, critic: PyTree, update: CriticBatch, hp: Any = None
 ) -> tuple[Array, dict[str, Array]]:
     """−E[Q(s, π(s))] with the first critic. Its gradient is the deterministic policy gradient (Silver et al. 2014, eq. 9;
-    Lillicrap et al. 2016, eq. 6; Fujimoto et al. 2018, algorithm 1)."""
+    Lillicrap et al. 2016, eq. 6; Fujimoto et al. 2018, algorithm 1).
+
+    With ``Cloning``: −λ·E[Q(s, π(s))] + E[(π(s) − a)²], where λ = α / E[|Q(s, π(s))|] is a constant, and the square a mean over
+    the components of the action (Fujimoto & Gu 2021, eq. 5).
+    """
     batch, first = update.batch, jax.tree.map(lambda x: x[:1], critic)
     action = setup.model.apply(actor, (), batch.inputs)[1]
     value = action_values(setup, first, batch.inputs, action, jax.random.fold_in(update.key, 2))[0]
-    loss = -setup.valid_mean(batch.valid)(value)
-    return loss, {"losses/actor_loss": loss}
+    mean = setup.valid_mean(batch.valid)
+    if getattr(setup.config, "cloning", None) is None:
+        loss = -mean(value)
+        return loss, {"losses/actor_loss": loss}
+    scale = jax.lax.stop_gradient(hp.cloning_alpha / jnp.maximum(mean(jnp.abs(value)), 1e-6))
+    distance = mean(jax.lax.square(action - batch.action).mean(-1))
+    loss = distance - scale * mean(value)
+    return loss, {"losses/actor_loss": loss, "losses/cloning_loss": distance}
 
 
 TargetFn = Callable[[ActorCriticSetup[Any], Any, ActorCriticPair, CriticBatch], Array]
@@ -131,6 +156,7 @@ def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: TargetLearner
 
     def critic_update(targets: ActorCriticPair, carry: Any, update: CriticBatch) -> Any:
         params, opt_state = carry
+        update = seen(learner.statistics, update)
         y = target(setup, hp, targets, update)
         loss = lambda params: critic_loss(setup, params, y, update)  # noqa: E731
         params, opt_state, metrics = nets.critic.single_step(loss, params, opt_state)
@@ -141,7 +167,7 @@ def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: TargetLearner
         before = ((params.critic, opt_state.critic), replay)
         after, metrics, last = learn_critics(setup, learner, hp.gamma, partial(critic_update, targets), before, updates)
         (critic, critic_state), replay = after
-        loss = lambda params: actor_loss(setup, params, critic, last)  # noqa: E731
+        loss = lambda params: actor_loss(setup, params, critic, seen(learner.statistics, last), hp)  # noqa: E731
         actor, actor_state, logged = nets.actor.single_step(loss, params.actor, opt_state.actor)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
         params = ActorCriticPair(actor, critic)
