@@ -377,6 +377,7 @@ def code_lines(algorithm: str) -> list[str]:
         ("reinforce", 75),
         ("sac", 120),
         ("crossq", 125),
+        ("iql", 225),
         ("td3", 60),
         ("ddpg", 50),
     ],

@@ -121,6 +121,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Cases]] = {
     "crossq": (PENDULUM, {**REPLAY, "replay_ratio": 12}, OFF_POLICY),
     "td3": (PENDULUM, REPLAY, DETERMINISTIC),
     "ddpg": (PENDULUM, REPLAY, DETERMINISTIC),
+    "iql": (PENDULUM, REPLAY, {"default": {}}),
 }
 
 
