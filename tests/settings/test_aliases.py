@@ -313,7 +313,7 @@ def test_algorithms_that_are_settings_here(name: str, tmp_path: Path, capsys: py
     assert main(["train", name]) == main(["algos", name]) == 2
     line = f"jaxrl train {algorithm} --env ENV {flags}".rstrip()
     assert capsys.readouterr().err == f"jaxrl: {name} is {ALGORITHMS[algorithm].title} here: {line}\n" * 2
-    env = "jaxrl:BitFlip" if name == "her" else "Pendulum-v1" if algorithm == "sac" else "CartPole-v1"
+    env = "jaxrl:BitFlip" if name == "her" else "Pendulum-v1" if algorithm in ("sac", "td3") else "CartPole-v1"
     _, settings = parse(algorithm, ["--env", env, *flags.split()])
     ALGORITHMS[algorithm].load().make(env, **settings)
     if name == "rainbow":
