@@ -17,7 +17,6 @@ from typing import Any
 from jaxrl.builder.old_specs import converted
 from jaxrl.builder.trusted_imports import PATH, check_trust, check_trusted, import_object, import_part, remember
 from jaxrl.registry import ALGORITHMS, title_of
-from jaxrl.replay.dataset import Dataset, DatasetInfo, info_of
 from jaxrl.settings.aliases import nearest, shortened
 from jaxrl.settings.loadable import KINDS, Kind
 from jaxrl.settings.options import described_option, held_by_options, option_fields
@@ -31,8 +30,8 @@ def describe(part: Any, role: str = "part") -> Any:
     """
     if part is None or isinstance(part, bool | int | float | str):
         return part
-    if isinstance(part, Dataset | DatasetInfo):
-        return info_of(part).as_plain()
+    if hasattr(type(part), "as_plain"):  # a dataset
+        return part.as_plain()
     if isinstance(part, Model):
         return {"model": describe({name: function for name, function in part._asdict().items() if function is not None})}
     if isinstance(part, list | tuple) and not hasattr(part, "_fields"):  # a NamedTuple would be rebuilt as a list
@@ -81,6 +80,8 @@ def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), kind: 
             raise ValueError(f"{where} cannot be rebuilt: a Model is the functions {', '.join(Model._fields)}")
         return Model(**functions)
     if "dataset" in data and len(data) == 1:
+        from jaxrl.replay.dataset import DatasetInfo  # imports jax, without which a spec can be read
+
         return DatasetInfo.read(data)
     if "import" in data:
         return import_part(data["import"], where, trust, kind)

@@ -118,6 +118,10 @@ class Dataset:
     def __repr__(self) -> str:
         return f"Dataset({self.info.rows:,} rows of {self.info.episodes:,} episodes, from {self.info.path or 'memory'})"
 
+    def as_plain(self) -> dict[str, Any]:
+        """Return data of a spec: the description."""
+        return self.info.as_plain()
+
     def rows(self) -> ReplayRow:
         """Return all rows, those that are not valid too, [N, ...]."""
         unpacked: Any = self.records[:, 0].unpack()
