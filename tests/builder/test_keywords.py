@@ -34,7 +34,7 @@ def make_mine(env: EnvLike, **keywords: Any) -> Agent:
 def test_a_builder_replaces_texts_of_its_family() -> None:
     assert inspect.signature(make_mine) == inspect.signature(replay_keywords)
     args = entries("Args", make_mine)
-    assert " ".join(args) == "env model optimizer replay schedules axis_name settings"
+    assert " ".join(args) == "env model optimizer replay data schedules axis_name settings"
     assert args["model"] == "my model,\n    of two lines." and "ReplayFn" in args["replay"] and "an Env" in args["env"]
     assert list(entries("Raises", make_mine)) == ["TypeError", "ValueError", "OSError"]
     assert str(inspect.getdoc(make_mine)).startswith("My algorithm.\n\nTwo paragraphs.\n\nArgs:\n  env: ")
@@ -43,7 +43,14 @@ def test_a_builder_replaces_texts_of_its_family() -> None:
 def test_parts_are_the_keywords_of_the_family_and_others_are_settings() -> None:
     settings, parts = split_keywords(make_mine, {"gamma": 0.9, "replay": 1, "extra_losses": 2})
     assert settings == {"gamma": 0.9, "extra_losses": 2}
-    assert list(parts.items()) == [("model", None), ("optimizer", None), ("replay", 1), ("schedules", None), ("axis_name", None)]
+    assert list(parts.items()) == [
+        ("model", None),
+        ("optimizer", None),
+        ("replay", 1),
+        ("data", None),
+        ("schedules", None),
+        ("axis_name", None),
+    ]
 
 
 @pytest.mark.parametrize("replay", ["prioritized", {"exponent": 0.5}, Prioritized(), Prioritized])
