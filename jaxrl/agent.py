@@ -13,7 +13,8 @@ import numpy as np
 
 from jaxrl.metrics import all_reduce
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
-from jaxrl.replay.dataset import attach, check_data, detach
+from jaxrl.replay.dataset import check_data
+from jaxrl.replay.dataset_replay import attach, detach
 from jaxrl.rollout.collect import check_env_params, collect, init_actor
 from jaxrl.rollout.play import play_population, population_metrics
 from jaxrl.settings.validation import merge_hyperparams, setting_types
@@ -68,7 +69,7 @@ def bind(
       axis_name: the device axis that ``step`` runs under (pmap, shard_map). Each device holds its share of the environments.
       episodes: episodes of each member.
       data: a ``Dataset`` to learn from in place of rollouts, or its description. The algorithm's replay draws from it
-        (``jaxrl.replay.dataset.dataset_replay``), and ``rollout_length`` is the number of updates of an iteration.
+        (``jaxrl.replay.dataset_replay.dataset_replay``), and ``rollout_length`` is the number of updates of an iteration.
     """
     if not isinstance(axis_name, str | None):
         raise TypeError(f"axis_name={axis_name!r} must be the name of a mapped axis, such as 'd', or None")

@@ -28,7 +28,8 @@ from jaxrl.models import ActorCriticOutput
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
 from jaxrl.registry import ALGORITHMS, Entry
 from jaxrl.replay import Replay
-from jaxrl.replay.dataset import Dataset, DatasetInfo, check_spaces, dataset_replay, info_of
+from jaxrl.replay.dataset import Dataset, DatasetInfo, check_spaces, info_of
+from jaxrl.replay.dataset_replay import dataset_replay
 from jaxrl.replay.hindsight import hindsight_replay
 from jaxrl.replay.options import Future
 from jaxrl.rollout.inputs import example_input

@@ -1,4 +1,4 @@
-"""Datasets of transitions: rows that were collected before, as a pytree that all seeds share, and the replay that draws them.
+"""Datasets of transitions: rows that were collected before, as a pytree that all seeds share.
 
 Rows are in one lane, one episode after another, as in a ``Rollout``: a row that is not valid follows the last row of each episode
 and holds its true last observation. So an episode that was cut off bootstraps from that observation, and one that terminated
@@ -13,24 +13,20 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Space
 
-from jaxrl.replay import Draw, Replay, bind
-from jaxrl.replay.gather import gather_rows
 from jaxrl.replay.row_layout import Records, layout_of, pack
 from jaxrl.replay.stored import check_rows
 from jaxrl.replay.transitions import ReplayRow, example_row
-from jaxrl.replay.uniform import check_offset
 from jaxrl.rollout.running_statistics import RunningMoments
 from jaxrl.settings.aliases import shortened
 from jaxrl.spaces.trees import describe_space, realize_space, show_shapes, space_text
-from jaxrl.types import Array, Env, HostEnv, Key
-from jaxrl.xla.fast_random import integers_below
+from jaxrl.types import Array, Env, HostEnv
 
 MOST_ROWS = 2**31 - 1
 Moments: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
@@ -252,65 +248,3 @@ def check_spaces(info: DatasetInfo, env: Env | HostEnv) -> None:
 
 def _name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".") or "obs"
-
-
-# ---------------------------------------------------------------------------------------------------------------------- replay
-
-
-class WithData(NamedTuple):
-    """State of a replay that draws from a dataset."""
-
-    ring: Any
-    """State of the replay of rows that the agent collects itself; () without one."""
-    data: Any
-    """The ``Dataset`` during a step, and () between steps."""
-
-
-def attach(learner: Any, data: Dataset) -> Any:
-    """Return a learner whose replay holds the dataset, for a step."""
-    return learner._replace(replay=learner.replay._replace(data=data))
-
-
-def detach(learner: Any) -> Any:
-    """Return a learner as it is between steps."""
-    return learner._replace(replay=learner.replay._replace(data=()))
-
-
-class Window(NamedTuple):
-    before: int
-    after: int
-
-
-def dataset_replay(*, before: int = 0, after: int = 1) -> Replay:
-    """Return a replay that draws from the dataset of its state, and stores nothing."""
-    return bind(Window(before, after), (_init, _add, _draw, _take, _update, _mark_discontinuity))
-
-
-def _init(window: Window, example: Any) -> WithData:
-    return WithData((), ())
-
-
-def _add(window: Window, state: WithData, rows: Any, env_id: Array) -> WithData:
-    raise TypeError("a dataset takes no rows: the agent was built with data=…, so it learns from these alone")
-
-
-def _draw(window: Window, state: WithData, key: Key, batch_size: int) -> Draw:
-    """Draw valid rows, all with the same probability."""
-    origins = state.data.origins
-    row = origins[integers_below(key, (batch_size,), jnp.int32(len(origins)))]
-    return Draw(row, jnp.zeros_like(row), jnp.ones(batch_size, jnp.float32), jnp.ones(batch_size, bool))
-
-
-def _take(window: Window, state: WithData, draw: Draw, offset: int | Array) -> Any:
-    check_offset(offset, window.before, window.after)
-    records = state.data.records
-    row = draw.row if isinstance(offset, int) and offset == 0 else (draw.row + offset) % records.words.shape[0]
-    return jax.tree.map(lambda x: gather_rows(x, row, draw.env), records).unpack()
-
-
-def _update(window: Window, state: WithData, draw: Draw, priorities: Array) -> WithData:
-    return state
-
-
-def _mark_discontinuity(window: Window, state: WithData) -> WithData:
-    return state

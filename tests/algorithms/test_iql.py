@@ -21,7 +21,8 @@ from jaxrl.algorithms.iql import IQLConfig, IQLHyperparams
 from jaxrl.distributions import Categorical, Normal
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import ActorCriticOutput
-from jaxrl.replay.dataset import WithData, make_dataset
+from jaxrl.replay.dataset import make_dataset
+from jaxrl.replay.dataset_replay import WithData
 from jaxrl.replay.transitions import ReplayRow
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.runtime.datasets.layouts import Spaces

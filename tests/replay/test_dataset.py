@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl.replay.dataset import DatasetInfo, WithData, attach, dataset_replay, detach, make_dataset
+from jaxrl.replay.dataset import DatasetInfo, make_dataset
+from jaxrl.replay.dataset_replay import WithData, attach, dataset_replay, detach
 from jaxrl.replay.transitions import ReplayRow, transitions
 from jaxrl.runtime.datasets.layouts import Spaces
 

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.replay.dataset import Dataset, WithData, dataset_replay
+from jaxrl.replay.dataset import Dataset
+from jaxrl.replay.dataset_replay import WithData, dataset_replay
 from jaxrl.replay.transitions import transitions
 from jaxrl.types import Array, Key
 

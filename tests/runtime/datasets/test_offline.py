@@ -14,7 +14,8 @@ import pytest
 
 import jaxrl
 from jaxrl.builder.spec import build
-from jaxrl.replay.dataset import Dataset, DatasetInfo, WithData, dataset_replay
+from jaxrl.replay.dataset import Dataset, DatasetInfo
+from jaxrl.replay.dataset_replay import WithData, dataset_replay
 from jaxrl.replay.options import Prioritized
 from jaxrl.replay.transitions import example_row, transitions
 from jaxrl.runtime.logs.records import EVALUATION_RETURN
@@ -63,8 +64,7 @@ def test_algorithms_with_replay_learn_from_data(algorithm: str, box_data: Datase
     assert sum(x.size for x in jax.tree.leaves(after)) < sum(x.size for x in jax.tree.leaves(after.learner)) + 20
 
 
-def test_the_updates_are_those_of_replay_with_the_same_rows(box_data: Dataset) -> None:
-    """TD3 with its own ring, filled with the data, takes the same step from the same drawn rows."""
+def test_draws_are_transitions_of_the_data(box_data: Dataset) -> None:
     agent = offline("td3", box_data)
     replay, gamma = dataset_replay(before=1, after=1), 0.9
     state = WithData((), box_data)
