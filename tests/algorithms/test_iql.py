@@ -45,14 +45,19 @@ from tests.helpers.oracles.actor_critic import (
     double,
     learn_q_probes,
     model,
-    values_of,
 )
 from tests.helpers.oracles.policy_gradient import slope
 from tests.helpers.probe_set import PROBES
 
+
+def value_of(agent: Any, learner: Any, inputs: Any) -> Any:
+    """Return V. Q is learnt for actions that were taken alone."""
+    return iql.outputs(agent.algorithm.learn.args[-1], learner.params.actor, inputs)[1]
+
+
 TINY = Tiny(
-    settings={**SETTINGS, "model": SMALL_ACTOR_CRITIC, "cosine": False},
-    value=values_of,
+    settings={**SETTINGS, "model": SMALL_ACTOR_CRITIC, "cosine": False, "actor_learning_rate": 0.01},  # also V's
+    value=value_of,
     one_gradient=("tests.helpers.probes:constant_reward?num_actions=1", {"batch_size": 64}),
 )
 
