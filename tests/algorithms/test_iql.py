@@ -56,9 +56,10 @@ def value_of(agent: Any, learner: Any, inputs: Any) -> Any:
 
 
 TINY = Tiny(
-    settings={**SETTINGS, "model": SMALL_ACTOR_CRITIC, "cosine": False, "actor_learning_rate": 0.01},  # also V's
+    settings={**SETTINGS, "model": SMALL_ACTOR_CRITIC, "cosine": False},
     value=value_of,
     one_gradient=("tests.helpers.probes:constant_reward?num_actions=1", {"batch_size": 64}),
+    value_rate="actor_learning_rate",
 )
 
 KEY = partial(jax.random.key, 0)

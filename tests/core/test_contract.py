@@ -56,7 +56,7 @@ GAMMA = 0.9
 
 
 def truncation_agent(algorithm: str, env: Env | HostEnv) -> Agent:
-    return small(algorithm, env, gamma=GAMMA, learning_rate=0.02)
+    return small(algorithm, env, gamma=GAMMA, **{"learning_rate": 0.02, tiny(algorithm).value_rate: 0.02})
 
 
 def values_at_zero(algorithm: str, agent: Agent, learner: Any) -> np.ndarray:

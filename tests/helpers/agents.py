@@ -55,6 +55,8 @@ class Tiny(NamedTuple):
     one_gradient: tuple[str, dict[str, Any]] | None = None
     """Environment and settings with which an iteration is one gradient, independent of draws and shuffles; None if there are
     none, since networks use moments of their batch."""
+    value_rate: str = "learning_rate"
+    """Hyperparameter that is the step size of ``value``."""
     boxed: bool = False
     """Convert environments with Discrete actions to a Box of one number."""
 
