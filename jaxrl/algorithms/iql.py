@@ -27,11 +27,17 @@ from jaxrl.algorithms.common.critic_ensemble import (
     networks,
     td_loss,
 )
-from jaxrl.algorithms.common.off_policy import OffPolicyConfig, init_networks, init_replay, prepare_off_policy
+from jaxrl.algorithms.common.off_policy import (
+    OffPolicyConfig,
+    init_networks,
+    init_replay,
+    prepare_off_policy,
+    sample_discrete,
+)
 from jaxrl.algorithms.common.offline import data_statistics, reward_scale, seen
 from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
-from jaxrl.distributions import MASKED, Categorical, Normal, TanhNormal, sample_each, select_actions
+from jaxrl.distributions import Categorical, Normal, TanhNormal, select_actions
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.models import actor_critic
 from jaxrl.optimize.learner import TargetLearner
@@ -124,8 +130,7 @@ def act(
         return carry, setup.to_environment(output.mode()), {}
     keys, at_random = fold_each(key, env_id), policy.exploration
     if isinstance(output, Categorical):
-        logits = jnp.where(at_random & (output.logits > 0.5 * MASKED), 0.0, output.logits)
-        return carry, sample_each(Categorical(logits), keys), {}
+        return carry, sample_discrete(output, keys, at_random), {}
     noise = normal_each(keys, output.mean.shape[-1])
     drawn = at_noise(output, noise)
     return carry, setup.to_environment(jnp.where(at_random, uniform_of(noise), drawn)), {}

@@ -88,7 +88,7 @@ class DatasetInfo:
 
         def of(i: int) -> Any:
             def leaf(path: Any, x: Any) -> Array:
-                found = self.moments.get(_name(path))
+                found = self.moments.get(leaf_name(path))
                 return jnp.full(x.shape, float(i)) if found is None else jnp.asarray(found[i], jnp.float32).reshape(x.shape)
 
             return jax.tree.map_with_path(leaf, example)
@@ -134,7 +134,7 @@ def make_dataset(rows: ReplayRow, env: Env | HostEnv | DatasetInfo, path: str | 
       path: file that they come from.
 
     Raises:
-      ValueError: there is no transition, or an environment with these spaces cannot have produced a row.
+      ValueError: the rows hold no transition, or one of them is outside of the spaces or not finite.
     """
     lanes = rows if np.ndim(rows.valid) == 2 else jax.tree.map(lambda x: np.asarray(x)[:, None], rows)
     lanes = jax.tree.map(np.asarray, lanes)
@@ -171,7 +171,7 @@ def digest_of(rows: ReplayRow) -> str:
     """Return the SHA-256 of rows, with the names, types and shapes of their arrays."""
     hashed = hashlib.sha256()
     for where, x in jax.tree.leaves_with_path(rows):
-        hashed.update(f"{_name(where)} {x.dtype.str} {x.shape};".encode())
+        hashed.update(f"{leaf_name(where)} {x.dtype.str} {x.shape};".encode())
         hashed.update(np.ascontiguousarray(x).data)
     return hashed.hexdigest()
 
@@ -186,14 +186,20 @@ def _check_shapes(rows: ReplayRow, env: Any) -> None:
         expected = jax.ShapeDtypeStruct((*lead, *wanted.shape), wanted.dtype)
         if (x.shape, x.dtype) != (expected.shape, expected.dtype):
             name = getattr(env, "name", "these spaces")
-            raise ValueError(f"{_name(where)} is {show_shapes(x)}, but for {name} it must be {show_shapes(expected)}")
+            raise ValueError(f"{leaf_name(where)} is {show_shapes(x)}, but for {name} it must be {show_shapes(expected)}")
+
+
+def one_after_another(rows: ReplayRow) -> ReplayRow:
+    """Return rows [N, B, ...] as one lane, where the last row of each environment is not valid."""
+    rows = rows._replace(valid=rows.valid & (np.arange(len(rows.valid)) < len(rows.valid) - 1)[:, None])
+    flat: Any = jax.tree.map(lambda x: np.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), rows)
+    return flat
 
 
 def _in_one_lane(rows: ReplayRow) -> ReplayRow:
     """Return rows [N, B, ...] as one lane, in which each episode is followed by one row that is not valid. Such a row holds an
     observation, and zeros."""
-    rows = rows._replace(valid=rows.valid & (np.arange(len(rows.valid)) < len(rows.valid) - 1)[:, None])
-    flat: Any = jax.tree.map(lambda x: np.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), rows)
+    flat: Any = one_after_another(rows)
     # Of successive rows that are not valid the first holds the last observation, and the others nothing.
     follows = np.concatenate([[False], flat.valid[:-1]])
     first_of_lane = np.arange(len(flat.valid)) % len(rows.valid) == 0
@@ -216,7 +222,7 @@ def _moments(rows: ReplayRow) -> dict[str, Moments]:
         if np.issubdtype(x.dtype, np.floating):
             valid = x[rows.valid].reshape(int(rows.valid.sum()), -1).astype(np.float64)
             mean, std = (tuple(x.astype(np.float32).tolist()) for x in (valid.mean(0), valid.std(0)))
-            found[_name(where)] = mean, std
+            found[leaf_name(where)] = mean, std
     return found
 
 
@@ -246,5 +252,6 @@ def check_spaces(info: DatasetInfo, env: Env | HostEnv) -> None:
             )
 
 
-def _name(path: Any) -> str:
+def leaf_name(path: Any) -> str:
+    """Return the name of a leaf of a row, such as ``obs.speed``; of a lone observation ``obs``."""
     return jax.tree_util.keystr(path, simple=True, separator=".") or "obs"

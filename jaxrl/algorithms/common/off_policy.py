@@ -32,7 +32,7 @@ from jaxrl.builder.config import HindsightConfig
 from jaxrl.builder.keywords import split_keywords
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
-from jaxrl.distributions import Categorical, TanhNormal
+from jaxrl.distributions import MASKED, Categorical, TanhNormal, sample_each
 from jaxrl.models import action_value, policy_network
 from jaxrl.registry import title_of
 from jaxrl.replay.transitions import example_row
@@ -40,7 +40,7 @@ from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.outputs import split_variables
 from jaxrl.settings.validation import Count, Positive, refuse_unused
 from jaxrl.spaces.trees import show_shapes
-from jaxrl.types import Agent, Env, EnvLike, HostEnv, Key, Model, Policy, PyTree
+from jaxrl.types import Agent, Array, Env, EnvLike, HostEnv, Key, Model, Policy, PyTree
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,11 @@ def init_networks(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> t
 
 def init_replay(setup: ReplaySetup[Any]) -> Any:
     return setup.replay.init(example_row(setup.observation_space, setup.action_space))
+
+
+def sample_discrete(output: Categorical, keys: Key, at_random: Array) -> Array:
+    """Draw an action for each environment, i32[B]; with ``at_random`` all allowed ones have the same probability."""
+    return sample_each(Categorical(jnp.where(at_random & (output.logits > 0.5 * MASKED), 0.0, output.logits)), keys)
 
 
 def policy(setup: AlgorithmSetup[Any], learner: Any) -> Policy:

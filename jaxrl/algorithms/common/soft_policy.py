@@ -31,10 +31,10 @@ from jaxrl.algorithms.common.critic_ensemble import (
     networks,
     train_step,
 )
-from jaxrl.algorithms.common.off_policy import OffPolicyConfig, init_networks, init_replay
+from jaxrl.algorithms.common.off_policy import OffPolicyConfig, init_networks, init_replay, sample_discrete
 from jaxrl.algorithms.common.optimistic_exploration import Optimistic, optimistic
 from jaxrl.algorithms.common.quantile_critics import Quantiles
-from jaxrl.distributions import MASKED, Categorical, TanhNormal, sample_each
+from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.optimize.gradients import pmean
 from jaxrl.rollout.autoreset import expand_mask
@@ -128,8 +128,7 @@ def act(
         return carry, setup.to_environment(output.mode()), {}
     keys, at_random = fold_each(key, env_id), policy.exploration
     if isinstance(output, Categorical):
-        logits = jnp.where(at_random & (output.logits > 0.5 * MASKED), 0.0, output.logits)
-        return carry, sample_each(Categorical(logits), keys), {}
+        return carry, sample_discrete(output, keys, at_random), {}
     if setup.config.exploration is not None:
         at_random, output = policy.exploration.at_random, optimistic(setup, policy, output, inputs)
     noise = normal_each(keys, output.mean.shape[-1])

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs import resolve_env
-from jaxrl.replay.dataset import Dataset, DatasetInfo, info_of, make_dataset
+from jaxrl.replay.dataset import Dataset, DatasetInfo, info_of, leaf_name, make_dataset, one_after_another
 from jaxrl.replay.transitions import ReplayRow, example_row
 from jaxrl.runtime.checkpoint.npz import Arrays, open_arrays
 from jaxrl.runtime.datasets.layouts import D4RL, Spaces, cast_to_spaces, from_d4rl, from_episodes
@@ -61,7 +61,7 @@ def load_dataset(source: str | os.PathLike[str], env: EnvLike | None = None) -> 
             raise ValueError(f"{text} is a folder without .npz files: give a file, or a folder of files of jaxrl.save_replay")
         parts = [_read(file, bound) for file in files]
         lanes: list[Any] = [rows if rows.valid.ndim == 2 else jax.tree.map(lambda x: x[:, None], rows) for rows, _ in parts]
-        flat = [_one_after_another(rows) for rows in lanes]
+        flat = [one_after_another(rows) for rows in lanes]
         joined: Any = jax.tree.map(lambda *leaves: np.concatenate(leaves), *flat)
         return _made(joined, bound or parts[0][1], os.fspath(absolute(path)), text)
     rows, known = _read(path, bound)
@@ -110,7 +110,7 @@ def save_dataset(path: str | os.PathLike[str], data: Dataset) -> None:
     target = Path(text).expanduser()
     target.parent.mkdir(parents=True, exist_ok=True)
     rows: Any = jax.device_get(data.rows())
-    arrays: Any = {_name(where): np.ascontiguousarray(x) for where, x in jax.tree.leaves_with_path(rows)}
+    arrays: Any = {leaf_name(where): np.ascontiguousarray(x) for where, x in jax.tree.leaves_with_path(rows)}
     arrays[SPACES] = np.frombuffer(json.dumps(data.info.spaces).encode(), np.uint8)
     with replacing(target) as file:
         np.savez(file, **arrays)
@@ -133,13 +133,6 @@ def _made(rows: ReplayRow, env: Any, path: str, shown: str) -> Dataset:
         raise ValueError(f"{shown}: {error}") from None
 
 
-def _one_after_another(rows: ReplayRow) -> ReplayRow:
-    """Return rows [N, B, ...] of one file as one lane that ends with a row that is not valid."""
-    rows = rows._replace(valid=rows.valid & (np.arange(len(rows.valid)) < len(rows.valid) - 1)[:, None])
-    flat: Any = jax.tree.map(lambda x: np.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), rows)
-    return flat
-
-
 # ----------------------------------------------------------------------------------------------------------------------- readers
 
 
@@ -160,9 +153,9 @@ def _read(path: Path, env: Any) -> tuple[ReplayRow, Any]:
         if known is None:
             raise ValueError(f"{path} holds no spaces: give the environment, load_dataset({path.name!r}, env=…)")
         leaves, structure = jax.tree.flatten_with_path(example_row(known.observation_space, known.action_space))
-        if missing := sorted({_name(where) for where, _ in leaves} - {*names}):
+        if missing := sorted({leaf_name(where) for where, _ in leaves} - {*names}):
             raise ValueError(f"{path} has no {', '.join(missing)}. It holds {', '.join(map(ascii, names[:20])) or 'no array'}")
-        return jax.tree.unflatten(structure, [_whole(file, _name(where)) for where, _ in leaves]), known
+        return jax.tree.unflatten(structure, [_whole(file, leaf_name(where)) for where, _ in leaves]), known
 
 
 def _guarded(path: Path, read: Callable[[], ReplayRow]) -> ReplayRow:
@@ -248,7 +241,3 @@ def _episodes(data: Dataset, buffer: Any) -> Sequence[Any]:
             )
         )
     return made
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
