@@ -50,6 +50,8 @@ from jaxrl.settings.validation import NonNegative, Positive, Unit
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
 LEAST_LOG_STD, MOST_LOG_STD = -5.0, 2.0
+OF_TARGET, OF_ADVANTAGE = 3, 4
+"""Random streams of an update's actions; the critics' networks have those before."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +118,7 @@ def outputs(setup: ActorCriticSetup[IQLConfig], actor: PyTree, inputs: StepInput
 
 
 def act(
-    setup: ActorCriticSetup[IQLConfig],
-    policy: Policy,
-    carry: PyTree,
-    inputs: StepInput,
-    env_id: Array,
-    key: Key,
-    *,
-    explore: bool,
+    setup: ActorCriticSetup[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     output, _ = outputs(setup, policy.params.actor, normalize_inputs(policy.statistics, inputs))
     if not explore:
@@ -159,12 +154,18 @@ def target(setup: ActorCriticSetup[IQLConfig], actor: PyTree, target_critic: PyT
     for an action of the policy; f32[N]."""
     output, value = outputs(setup, actor, update.batch.next_inputs)
     if isinstance(setup.config.value, Sampled):
-        value = sampled_value(setup, output, target_critic, update.batch.next_inputs, update, 1)
+        value = sampled_value(setup, output, target_critic, update.batch.next_inputs, update, 1, OF_TARGET)
     return bootstrapped(update.batch, value)
 
 
 def sampled_value(
-    setup: ActorCriticSetup[IQLConfig], output: Any, critic: PyTree, inputs: StepInput, update: CriticBatch, number: int
+    setup: ActorCriticSetup[IQLConfig],
+    output: Any,
+    critic: PyTree,
+    inputs: StepInput,
+    update: CriticBatch,
+    number: int,
+    stream: int,
 ) -> Array:
     """Return the mean of the least critic's Q(s, a) over actions drawn from the policy, f32[N]."""
 
@@ -174,7 +175,7 @@ def sampled_value(
             action = jnp.clip(action, -1.0, 1.0)
         return min_over_subset(values(setup, critic, inputs, action, jax.random.fold_in(key, 1)), update.chosen)
 
-    return jax.vmap(one)(jax.random.split(jax.random.fold_in(update.key, number), number)).mean(0)
+    return jax.vmap(one)(jax.random.split(jax.random.fold_in(update.key, stream), number)).mean(0)
 
 
 def critic_loss(
@@ -198,7 +199,7 @@ def actor_loss(
         value_loss = mean(expectile_loss(q - value, hp.expectile))
         logged["losses/value_loss"] = value_loss
     else:
-        value = sampled_value(setup, output, target_critic, batch.inputs, update, config.value.number)
+        value = sampled_value(setup, output, target_critic, batch.inputs, update, config.value.number, OF_ADVANTAGE)
     advantage = q - jax.lax.stop_gradient(value)
     weight = config.weight.weights(advantage, hp)
     loss = -mean(weight * output.log_prob(batch.action))
