@@ -28,7 +28,7 @@ from jaxrl.runtime.system.disk import parse_json, read_regular, savable, write_a
 from jaxrl.runtime.training_loop.signals import SIGNALS, Interrupted, handled
 from jaxrl.settings.aliases import hint_or, nearest
 from jaxrl.settings.options import dotted_names, held_by_options, option_fields
-from jaxrl.settings.validation import check_count, check_switches, checked, setting_types
+from jaxrl.settings.validation import check_count, check_seeds, check_switches, checked, setting_types
 
 MANIFEST, JOBS = "sweep.json", "jobs"
 
@@ -91,7 +91,7 @@ def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] 
 
 def _checked(sweep: SweepFile) -> SweepFile:
     """Return the sweep with whole numbers as integers, after checking that every combination can be built in any environment."""
-    from jaxrl.runtime.training_loop.members import check_members, check_seeds
+    from jaxrl.runtime.training_loop.members import check_members
 
     entry = ALGORITHMS[sweep.algorithm]
     _, config, hyperparams = entry.load()

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -184,6 +184,28 @@ def _check_whole(name: str, value: Any, allowed: Range | None) -> int:
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or not allowed.contains(int(count)):
         raise ValueError(f"{name}={shortened(value)} must be {allowed}")
     return int(count)
+
+
+MAX_SEEDS = 1_000_000
+"""Maximum number of seeds. A larger number is a mistake, and would exhaust memory before any other check."""
+
+
+def check_seeds(seeds: int | Sequence[int]) -> list[int]:
+    """Return the list of seeds; ``n`` means 0 … n−1."""
+    seeds = whole(seeds)
+    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
+        if seeds < 1:
+            raise ValueError(f"seeds={seeds} must be at least 1 (a number of seeds), or a list of seeds")
+        return list(range(check_count("seeds", seeds, at_most=MAX_SEEDS)))
+    try:
+        listed = np.asarray(seeds).tolist()
+    except ValueError:  # a ragged list
+        listed = None
+    if not isinstance(listed, list) or not listed or not all(type(seed) is int for seed in listed):
+        raise TypeError(f"seeds={seeds!r} must be a number of seeds or a list of integers")
+    if outside := [seed for seed in listed if not 0 <= seed < 2**32]:
+        raise ValueError(f"seeds={seeds!r}: {outside[0]} is outside 0 … 2**32 - 1")
+    return listed
 
 
 def check_switches(**switches: Any) -> None:

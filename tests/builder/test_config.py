@@ -21,7 +21,7 @@ from jaxrl.algorithms.dqn import DQNConfig
 from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams
 from jaxrl.builder.config import ReplayConfig, RolloutConfig
 from jaxrl.builder.settings import free_hyperparams, split_settings
-from jaxrl.runtime.training_loop.members import check_hyperparams, check_seeds
+from jaxrl.runtime.training_loop.members import check_hyperparams
 from jaxrl.runtime.training_loop.plan import make_plan
 from jaxrl.runtime.training_loop.run_config import Evaluations, RunConfig
 from jaxrl.settings.options import option_fields
@@ -32,6 +32,7 @@ from jaxrl.settings.validation import (
     Range,
     Unit,
     check_count,
+    check_seeds,
     checked,
     in_words,
     merge_hyperparams,

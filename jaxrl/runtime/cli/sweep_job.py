@@ -18,7 +18,7 @@ def main(folder: str, name: str, *trust: str) -> int:
     from jaxrl.runtime.sweep import MANIFEST, SweepFile, expand, job_folder
     from jaxrl.runtime.system.devices import request_devices_for
     from jaxrl.runtime.system.disk import parse_json, read_regular
-    from jaxrl.runtime.training_loop.members import check_seeds
+    from jaxrl.settings.validation import check_seeds
 
     sweep = SweepFile(**parse_json(read_regular(Path(folder) / MANIFEST))["sweep"])
     import_algorithm(sweep.algorithm, trust)

@@ -52,7 +52,8 @@ class LoadedPolicy:
         """Description, with scores of this and the run's other policies, and a warning if greedy ones are far below training."""
         self.explore = explore
         """Default for the ``explore`` of a call."""
-        self._algorithm = agent.algorithm
+        self.algorithm = agent.algorithm
+        """The algorithm, whose ``act`` computes the actions."""
         self._act = jax.jit(partial(_act, agent.algorithm.act), static_argnames=("explore", "impl"))
         self._draws = None if key is None else _plain(key)
         self._num_draws = 0
@@ -80,7 +81,7 @@ class LoadedPolicy:
         draws, impl, number = self._drawing(key) if explore else (None, None, None)
         memory, is_first = self._memory, False
         if memory is None or len(memory.action) != size:
-            memory, is_first = PolicyMemory(self._algorithm.initial_carry(size), zero_actions(self.action_space, size)), True
+            memory, is_first = PolicyMemory(self.algorithm.initial_carry(size), zero_actions(self.action_space, size)), True
         inputs = StepInput(
             self._structure.unflatten([x[None] for x in leaves] if batch is None else leaves),
             memory.action,
@@ -128,8 +129,8 @@ class LoadedPolicy:
           OSError: the file cannot be written.
         """
         explore = self.explore if explore is None else explore
-        row = partial(_act, self._algorithm.act, self.policy, number=None, explore=explore, impl=None)
-        carry, both = self._algorithm.initial_carry(1), (self.observation_space, self.action_space)
+        row = partial(_act, self.algorithm.act, self.policy, number=None, explore=explore, impl=None)
+        carry, both = self.algorithm.initial_carry(1), (self.observation_space, self.action_space)
         function = export_row(row, carry, *both, explore=explore, batch_size=batch_size, platforms=platforms)
         with replacing(absolute(path)) as file:
             file.write(function.serialize())

@@ -15,8 +15,8 @@ from jaxrl.runtime.actors.scheme import Scheme, resolve_scheme
 from jaxrl.runtime.logs.run_folder import plain
 from jaxrl.runtime.logs.trackers import import_wandb
 from jaxrl.runtime.samplers.by_name import check_overlap, check_sampler
-from jaxrl.runtime.training_loop.members import check_hyperparams, check_members, check_seeds
-from jaxrl.settings.validation import added, check_count, check_number, check_switches
+from jaxrl.runtime.training_loop.members import check_hyperparams, check_members
+from jaxrl.settings.validation import added, check_count, check_number, check_seeds, check_switches
 from jaxrl.training import MAX_EPISODES
 from jaxrl.types import Agent
 

@@ -26,10 +26,10 @@ from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
-from jaxrl.runtime.training_loop.members import check_hyperparams, check_members, check_seeds
+from jaxrl.runtime.training_loop.members import check_hyperparams, check_members
 from jaxrl.runtime.training_loop.plan import make_plan
 from jaxrl.runtime.training_loop.run_config import RunConfig
-from jaxrl.settings.validation import merge_hyperparams
+from jaxrl.settings.validation import check_seeds, merge_hyperparams
 from tests.helpers.agents import LEARN_FROM_ROWS, gymnax_id
 from tests.helpers.paths import ROOT
 

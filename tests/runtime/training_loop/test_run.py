@@ -31,9 +31,10 @@ from jaxrl.runtime.plots.statistics import seed_interval
 from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
 from jaxrl.runtime.trainers.fused import FusedDriver
-from jaxrl.runtime.training_loop.members import check_members, check_seeds
+from jaxrl.runtime.training_loop.members import check_members
 from jaxrl.runtime.training_loop.plan import make_plan
 from jaxrl.runtime.training_loop.run_config import RunConfig
+from jaxrl.settings.validation import check_seeds
 from jaxrl.training import evaluation_key
 from jaxrl.types import Agent
 from tests.helpers import probes
