@@ -321,7 +321,7 @@ class Model(NamedTuple):
     apply: ApplyFn
     """One step over a batch: inputs [B]."""
     unroll: ApplyFn
-    """The same over time: inputs [T, B]. Encodes all T·B rows at once and scans only the core."""
+    """The same over time: inputs [T, B]. Encodes all T·B rows at once; only a core of gates takes one after the other."""
     initial_carry: InitialCarryFn
     train: TrainFn | None = None
     """Only in a memoryless model that learns statistics, such as the moments of batch normalisation. Then ``init`` returns

@@ -83,11 +83,12 @@ def actor_critic(observation_space: spaces.Space, action_space: spaces.Space, co
         shared = config.core is not None or network.has_image
     if config.core is None:
         return from_linen(ActorCritic(network, action_space, squash, shared))
-    carry = partial(CORES[config.core].initial_carry, config.core_size)
+    core = CORES[config.core]
+    carry = partial(core.initial_carry, network)
     if shared:
-        return recurrent(RecurrentActorCritic(network, action_space, squash), carry)
+        return recurrent(RecurrentActorCritic(network, action_space, squash), carry, parallel=core.parallel)
     both = lambda batch_size: (carry(batch_size), carry(batch_size))  # noqa: E731
-    return recurrent(SeparateActorCritic(network, action_space, squash), both)
+    return recurrent(SeparateActorCritic(network, action_space, squash), both, parallel=core.parallel)
 
 
 @component("model")
@@ -105,7 +106,9 @@ def q_network(observation_space: spaces.Space, action_space: spaces.Space, confi
         raise TypeError(f"action_space is {action_space}: a Q-network needs a Discrete space")
     if config.core is None:
         return from_linen(QNetwork(network, action_space))
-    return recurrent(RecurrentQNetwork(network, action_space), partial(CORES[config.core].initial_carry, config.core_size))
+    core = CORES[config.core]
+    carry = partial(core.initial_carry, network)
+    return recurrent(RecurrentQNetwork(network, action_space), carry, parallel=core.parallel)
 
 
 @component("model")
@@ -127,5 +130,6 @@ def greedy_policy(observation_space: spaces.Space, action_space: spaces.Space, c
     network, squash = make_network(observation_space, config, activation="tanh"), bool(config.squash)
     if config.core is None:
         return from_linen(GreedyPolicy(network, action_space, squash))
-    carry = partial(CORES[config.core].initial_carry, config.core_size)
-    return recurrent(RecurrentGreedyPolicy(network, action_space, squash), carry)
+    core = CORES[config.core]
+    carry = partial(core.initial_carry, network)
+    return recurrent(RecurrentGreedyPolicy(network, action_space, squash), carry, parallel=core.parallel)

@@ -79,12 +79,32 @@ class CoreConfig(NetworkConfig):
     """Keywords of networks that may have memory.
 
     Args:
-      core: None, "gru" (Cho et al. 2014) or "lstm" (Gers et al. 2000). Its carry is reset where ``is_first`` is true.
+      core: None, "gru" (Cho et al. 2014), "lstm" (Gers et al. 2000), or "attention", a causal transformer over the last rows of
+        an episode (Parisotto et al. 2020). The carry is reset where ``is_first`` is true.
       core_size: units of the core.
+      context: for "attention", number of rows to which each layer attends, including the current one. Default: 20.
+      attention_layers: for "attention", number of layers. Default: 2.
+      attention_heads: for "attention", number of heads of each layer, which must divide ``core_size``. Default: 2.
     """
 
     core: str | None = None
     core_size: Count = 64
+    context: Count | None = None
+    attention_layers: Count | None = None
+    attention_heads: Count | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, default in {"context": 20, "attention_layers": 2, "attention_heads": 2}.items():
+            if self.core == "attention":
+                object.__setattr__(self, name, getattr(self, name) or default)
+            elif (value := getattr(self, name)) is not None:
+                raise ValueError(f"{name}={value} has no effect with core={self.core!r}: it is for core='attention'")
+        if self.attention_heads and self.core_size % self.attention_heads:
+            raise ValueError(
+                f"attention_heads={self.attention_heads} does not divide core_size={self.core_size}, into equal parts for each "
+                f"head: use a core_size that is a multiple of {self.attention_heads}, or attention_heads=1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.distributions import Categorical, MultiCategorical
-from jaxrl.models.cores import CORES
+from jaxrl.models.cores import CORES, Core
 from jaxrl.models.heads import ActionHead, ActorCriticOutput, PolicyHead, masked
 from jaxrl.models.initialisers import dense
 from jaxrl.models.torso import Network, Torso
@@ -59,25 +59,37 @@ class QNetwork(nn.Module):
 
 
 class RecurrentCore(nn.Module):
-    """Torso → recurrent core."""
+    """Torso → core with memory."""
 
     network: Network
     action_space: spaces.Space
 
     def setup(self) -> None:
-        size, dtype = CORES[self.network.core].gates * self.network.core_size, self.network.dtype  # type: ignore[index]
+        core, dtype = self.kind, self.network.dtype
         self.encoder = Torso(self.network, self.action_space)
-        self.core_input = dense(size, 1.0, dtype=dtype)
-        self.core_recurrent = dense(size, 1.0, use_bias=False, dtype=dtype)
+        self.core_input = dense(core.gates * self.network.core_size, 1.0, dtype=dtype)
+        if core.layers is not None:
+            self.core_layers = core.layers(self.network)
+        else:
+            self.core_recurrent = dense(core.gates * self.network.core_size, 1.0, use_bias=False, dtype=dtype)
+
+    @property
+    def kind(self) -> Core:
+        return CORES[self.network.core]  # type: ignore[index]
 
     def encode(self, inputs: StepInput) -> Array:
-        """Compute the inputs of the gates, f32[..., gates·core_size]. Needs no carry, so it runs for all rows at once."""
+        """Compute the core's input, f32[..., gates·core_size]. Needs no carry, so it runs for all rows at once."""
         return self.core_input(self.encoder(inputs)).astype(jnp.float32)
 
-    def core(self, carry: PyTree, gates: Array, is_first: Array) -> tuple[PyTree, Array]:
-        """Advance the core by one step, from zero where an episode starts; return (carry, features)."""
+    def core(self, carry: PyTree, x: Array, is_first: Array) -> tuple[PyTree, Array]:
+        """Advance the core by one step, or by all of them if it is parallel, and return (carry, features).
+
+        The carry is reset where an episode starts.
+        """
+        if self.kind.step is None:
+            return self.core_layers(carry, x, is_first)
         carry = jax.tree.map(lambda x: jnp.where(is_first[..., None], 0.0, x), carry)
-        carry = CORES[self.network.core].step(carry, gates, lambda x: self.core_recurrent(x).astype(jnp.float32))  # type: ignore[index]
+        carry = self.kind.step(carry, x, lambda x: self.core_recurrent(x).astype(jnp.float32))
         return carry, jax.tree.leaves(carry)[0]
 
 
@@ -123,8 +135,8 @@ class SeparateActorCritic(nn.Module):
     def encode(self, inputs: StepInput) -> tuple[Array, Array]:
         return self.actor.encode(inputs), self.critic.encode(inputs)
 
-    def core(self, carry: PyTree, gates: tuple[Array, Array], is_first: Array) -> tuple[PyTree, tuple[Array, Array]]:
-        actor, critic = self.actor.core(carry[0], gates[0], is_first), self.critic.core(carry[1], gates[1], is_first)
+    def core(self, carry: PyTree, x: tuple[Array, Array], is_first: Array) -> tuple[PyTree, tuple[Array, Array]]:
+        actor, critic = self.actor.core(carry[0], x[0], is_first), self.critic.core(carry[1], x[1], is_first)
         return (actor[0], critic[0]), (actor[1], critic[1])
 
     def heads(self, hidden: tuple[Array, Array], obs: PyTree) -> ActorCriticOutput:

@@ -45,6 +45,9 @@ class Network(NamedTuple):
     dtype: str
     core: str | None = None
     core_size: int = 0
+    context: int = 0
+    attention_layers: int = 0
+    attention_heads: int = 0
     dropout: float = 0.0
     """Fraction of units that hidden layers drop when a key is given."""
     batch_renorm: bool = False

@@ -271,7 +271,16 @@ def test_arguments_of_the_network_mean_the_function_with_them() -> None:
             "model={'cor': 'gru'}: actor_critic takes no 'cor'. Did you mean 'core'? It takes: encoder, ",
         ),
         (small_dqn, {"squash": True}, "model={'squash': True}: q_network takes no 'squash'."),
-        (small_ppo, {"core": "gruu"}, "core='gruu' is unknown: choose one of (None, 'gru', 'lstm'). Did you mean 'gru'?"),
+        (
+            small_ppo,
+            {"core": "gruu"},
+            "core='gruu' is unknown: choose one of (None, 'gru', 'lstm', 'attention'). Did you mean 'gru'?",
+        ),
+        (
+            small_ppo,
+            {"core": "gru", "context": 8},
+            "context=8 has no effect with core='gru': it is for core='attention'",
+        ),
         (small_ppo, {"hidden_sizes": 8}, "hidden_sizes=8 must be positive integers, as in (64, 64), or (64,) for one layer"),
         (small_dqn, {"core": "gru"}, "DQN learns from single rows, so its model must be memoryless"),
     ],
