@@ -4,6 +4,7 @@
 """
 
 from jaxrl.algorithms.common.advantage_weights import Binary, Expectile, Exponential, Sampled
+from jaxrl.algorithms.common.conservative import CQL, Conservative, LagrangeCQL
 from jaxrl.algorithms.common.critic_ensemble import Ensemble
 from jaxrl.algorithms.common.deterministic_policy import Cloning
 from jaxrl.algorithms.common.optimistic_exploration import Optimistic
@@ -21,12 +22,14 @@ from jaxrl.replay.options import Episode, Final, Future, Prioritized, Sequence, 
 __all__ = [
     "ARS",
     "C51",
+    "CQL",
     "IQN",
     "OU",
     "QR",
     "Binary",
     "Clip",
     "Cloning",
+    "Conservative",
     "Double",
     "Ensemble",
     "Episode",
@@ -39,6 +42,7 @@ __all__ = [
     "Gaussian",
     "Greedy",
     "KLPenalty",
+    "LagrangeCQL",
     "LearnedTemperature",
     "LowRankNoise",
     "Munchausen",

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
+from jaxrl.algorithms.common.conservative import Conservative, discrete_gap
 from jaxrl.algorithms.common.q_heads import (
     C51,
     IQN,
@@ -45,7 +46,7 @@ from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.aliases import suggest_arguments
-from jaxrl.settings.validation import Count, added, refuse_unused
+from jaxrl.settings.validation import Count, NonNegative, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
 
 
@@ -66,6 +67,8 @@ class DQNConfig(HindsightConfig):
     """How ε differs between environments; by default it is the same in all."""
     noise: Noisy | None = added(None)
     """Noise in the network, instead of ε or in addition."""
+    conservative: Conservative | None = added(None)
+    """Conservative Q-learning: lower the values of actions that are not in the data, for offline learning."""
 
     @property
     def draws(self) -> bool:
@@ -88,6 +91,8 @@ class DQNHyperparams(NamedTuple):
     epsilon_start: shared.EpsilonStart = 1.0
     epsilon_end: shared.EpsilonEnd = 0.1
     exploration_steps: shared.ExplorationSteps = 5_000.0
+    conservative_weight: NonNegative = 1.0
+    """``Conservative.weight``."""
     max_grad_norm: shared.MaxGradNorm = 1_000.0
     """Clip the gradient to this global norm. A tight clip shrinks the batches with the largest errors, which contain episode
     ends."""
@@ -107,6 +112,7 @@ def dqn_loss(
     batch: Transitions,
     axis_name: str | None,
     key: Key | None = None,
+    conservative_weight: Array | float = 1.0,
 ) -> tuple[Array, dict[str, Array]]:
     """Return the mean over valid draws of the head's loss, weighted by the draw, and the metrics with the rows' priorities.
 
@@ -115,6 +121,7 @@ def dqn_loss(
 
     Args:
       key: random key of the networks; each call of a network uses a different part of it.
+      conservative_weight: factor of the term that ``config.conservative`` adds.
     """
     batch, head = zero_invalid(batch, batch.valid), config.head.functions
     keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
@@ -125,8 +132,11 @@ def dqn_loss(
     losses, priorities = head.loss(outputs, towards, jax.lax.stop_gradient(beyond))
     mean = valid_mean(batch.valid, axis_name)
     loss = mean(batch.weight * losses)
-    chosen = select_actions(head.values(outputs, batch.inputs.obs), batch.action)
-    logged = {"losses/td_loss": loss, "losses/q_values": mean(chosen)}
+    values = head.values(outputs, batch.inputs.obs)
+    logged = {"losses/td_loss": loss, "losses/q_values": mean(select_actions(values, batch.action))}
+    if config.conservative is not None:
+        gap = logged["losses/conservative_gap"] = mean(batch.weight * discrete_gap(values, batch.action, batch.inputs.obs))
+        loss += conservative_weight * gap
     return loss, logged | {PRIORITIES: jnp.where(batch.valid, priorities, 0.0)}
 
 
@@ -160,7 +170,7 @@ def learn(setup: ReplaySetup[DQNConfig], learner: TargetLearner) -> tuple[Target
     config, hp = setup.config, setup.current(learner)
 
     def loss(params: PyTree, target_params: PyTree, batch: Transitions, key: Key | None) -> tuple[Array, dict[str, Array]]:
-        return dqn_loss(setup.model, config, params, target_params, batch, setup.axis_name, key)
+        return dqn_loss(setup.model, config, params, target_params, batch, setup.axis_name, key, hp.conservative_weight)
 
     def batch(replay: PyTree, draw: Draw) -> Transitions:
         return setup.weighted(transitions(setup.replay, replay, draw, hp.gamma, config.n_step), learner)

@@ -6,7 +6,7 @@ Reads top to bottom: settings, state, acting, losses, learning, builder.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,22 +14,39 @@ import optax
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import soft_policy
+from jaxrl.algorithms.common.conservative import CQL, LagrangeCQL, Penalty
+from jaxrl.algorithms.common.conservative_updates import (
+    actor_loss,
+    adapted,
+    add_penalty,
+    check_conservative,
+    draw_updates,
+    penalty,
+    values_of_data,
+)
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch, action_values
 from jaxrl.algorithms.common.off_policy import check_policy, prepare_off_policy
 from jaxrl.algorithms.common.optimistic_exploration import policy
 from jaxrl.algorithms.common.soft_policy import SoftPolicyConfig, act, check_soft_policy, init_fields, soft_value
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
-from jaxrl.distributions import select_actions
 from jaxrl.optimize.learner import Learner
 from jaxrl.replay.transitions import bootstrapped
 from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.validation import NonNegative, Positive, Unit
+from jaxrl.settings.validation import NonNegative, Positive, Range, Unit, added
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, PyTree
 
 
 @dataclass(frozen=True)
 class SACConfig(SoftPolicyConfig):
     """Structural settings of SAC."""
+
+    conservative: CQL | LagrangeCQL | None = added(None)
+    """Conservative Q-learning: lower the values of actions that are not in the data, for offline learning."""
+
+    @property
+    def soft_targets(self) -> bool:
+        """True if targets include the policy's entropy."""
+        return self.conservative is None or self.conservative.backup_entropy
 
 
 class SACHyperparams(NamedTuple):
@@ -47,6 +64,9 @@ class SACHyperparams(NamedTuple):
     discrete_entropy: Unit = 0.3
     optimism_beta: NonNegative = 4.66
     optimism_kl: NonNegative = 23.53
+    conservative_weight: NonNegative = 5.0
+    conservative_threshold: Annotated[float, Range()] = 10.0
+    conservative_learning_rate: shared.LearningRate = 1e-3
     max_grad_norm: shared.MaxGradNorm = 1_000.0
     """Clip the policy's gradient and the critics' joint gradient, each to this global norm."""
     adam_eps: shared.AdamEps = 1e-8
@@ -60,11 +80,14 @@ class SACState(Learner):
     """Target critics; the policy has no target network."""
     log_temperature: Array
     replay: Any
+    multiplier: PyTree = ()
+    """State of the weight of ``LagrangeCQL``; () without it."""
 
 
 def init(setup: ActorCriticSetup[SACConfig], key: Key, hyperparams: SACHyperparams) -> SACState:
-    fields = init_fields(setup, key, hyperparams)
-    return SACState(**fields, target_params=ActorCriticPair((), jax.tree.map(jnp.copy, fields["params"].critic)))
+    fields, conservative = init_fields(setup, key, hyperparams), setup.config.conservative
+    target_params = ActorCriticPair((), jax.tree.map(jnp.copy, fields["params"].critic))
+    return SACState(**fields, target_params=target_params, multiplier=conservative.init(hyperparams) if conservative else ())
 
 
 # ---------------------------------------------------------------------------------------------------------------------- losses
@@ -83,18 +106,18 @@ def target(
     every = lambda inputs, action: action_values(setup, target_critic, inputs, action, key)  # noqa: E731
     values = lambda *arguments: setup.config.critics.pessimistic(every(*arguments), update.chosen)  # noqa: E731
     output = setup.model.apply(actor, (), update.batch.next_inputs)[1]
+    temperature = temperature if setup.config.soft_targets else jnp.zeros(())
     return bootstrapped(update.batch, soft_value(output, values, update.batch.next_inputs, update.noise[0], temperature)[0])
 
 
 def critic_loss(
-    setup: ActorCriticSetup[SACConfig], critic: PyTree, target: Array, update: CriticBatch
+    setup: ActorCriticSetup[SACConfig], critic: PyTree, target: Array, update: CriticBatch, term: Penalty | None = None
 ) -> tuple[Array, dict[str, Array]]:
-    """Sum over critics of ½·(Q(s, a) − y)² (Haarnoja et al. 2018, eq. 7), or of the ``quantile_loss``."""
-    batch, discrete = update.batch, isinstance(setup.action_space, spaces.Discrete)
-    values = action_values(setup, critic, batch.inputs, None if discrete else batch.action, jax.random.fold_in(update.key, 1))
-    if discrete:
-        values = select_actions(values, jnp.broadcast_to(batch.action, values.shape[:-1]))
-    return setup.config.critics.loss(values, target, batch, setup.axis_name)
+    """Sum over critics of ½·(Q(s, a) − y)² (Haarnoja et al. 2018, eq. 7), or of the ``quantile_loss``, with the conservative
+    ``term`` if there is one."""
+    values, gap = values_of_data(setup, critic, update, term)
+    plain = setup.config.critics.loss(values, target, update.batch, setup.axis_name)
+    return add_penalty(setup, update.batch, term, gap, *plain)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- learn
@@ -102,13 +125,18 @@ def critic_loss(
 
 def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACState, Metrics]:
     def critic_update(hp: Any, step: Any, policy: PyTree, temperature: Array, carry: Any, update: CriticBatch) -> Any:
-        critics, target_params = carry
+        critics, (target_params, multiplier) = carry
         y = target(setup, policy, target_params, temperature, update)
-        critics, metrics = step(lambda critic: critic_loss(setup, critic, y, update), critics)
-        return (critics, optax.incremental_update(critics.params, target_params, hp.tau)), metrics
+        term = penalty(setup, hp, multiplier, policy, update)
+        critics, metrics = step(lambda critic: critic_loss(setup, critic, y, update, term), critics)
+        target_params = optax.incremental_update(critics.params, target_params, hp.tau)
+        return (critics, (target_params, adapted(setup, hp, multiplier, metrics))), metrics
 
-    learner, target_params, metrics = soft_policy.learn(critic_update, setup, learner, learner.target_params.critic)
-    return learner._replace(target_params=ActorCriticPair((), target_params)), metrics
+    others = learner.target_params.critic, learner.multiplier
+    learner, (target_params, multiplier), metrics = soft_policy.learn(
+        critic_update, setup, learner, others, draw_updates, actor_loss
+    )
+    return learner._replace(target_params=ActorCriticPair((), target_params), multiplier=multiplier), metrics
 
 
 def make_algorithm(setup: ActorCriticSetup[SACConfig]) -> Algorithm:
@@ -130,4 +158,5 @@ def make_sac(env: EnvLike, **keywords: Any) -> Agent:
     prepared, setup = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, keywords, (spaces.Box, spaces.Discrete))
     check_policy(keywords.get("model"), prepared.output, setup.action_space)
     check_soft_policy(setup)
+    check_conservative(setup)
     return prepared.bind(make_algorithm(setup))

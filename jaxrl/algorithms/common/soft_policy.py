@@ -221,13 +221,20 @@ with ``PRIORITIES``). ``step`` is ``train_step`` with the critics' optimiser, ``
 
 
 def learn(
-    critic_update: CriticUpdate, setup: ActorCriticSetup[Any], learner: Any, others: PyTree = ()
+    critic_update: CriticUpdate,
+    setup: ActorCriticSetup[Any],
+    learner: Any,
+    others: PyTree = (),
+    draw: Callable[[ActorCriticSetup[Any], Any, Array], Any] = draw_updates,
+    policy_loss: Callable[..., tuple[Array, dict[str, Array]]] = actor_loss,
 ) -> tuple[Any, PyTree, Metrics]:
     """Run an iteration's updates, in groups of ``policy_delay`` updates of the critics followed by one of the policy and of the
     temperature.
 
     Args:
       others: what ``critic_update`` carries in addition to the critics, such as target networks.
+      draw: function in place of ``draw_updates``.
+      policy_loss: function in place of ``actor_loss``.
 
     Returns:
       The learner, the last ``others``, and the metrics.
@@ -242,7 +249,7 @@ def learn(
         update_once = partial(critic_update, hp, critic_step, actor.variables, temperature)
         critics, metrics, last = learn_critics(setup, learner, hp.gamma, update_once, critics, updates)
         critic = critics[0][0].variables
-        actor, logged = actor_step(lambda actor: actor_loss(setup, actor, critic, temperature, last), actor)
+        actor, logged = actor_step(lambda actor: policy_loss(setup, actor, critic, temperature, last), actor)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
         if is_learned:
             slope = temperature_gradient(log_temperature, pmean(logged["losses/entropy"], setup.axis_name), goal)
@@ -254,7 +261,7 @@ def learn(
     opt_states, adam_state = learner.opt_state
     actor, critics = network_states(learner, opt_states)
     start = (actor, ((critics, others), learner.replay), (learner.log_temperature, adam_state))
-    end, metrics = jax.lax.scan(group, start, draw_updates(setup, learner, hp.gamma))
+    end, metrics = jax.lax.scan(group, start, draw(setup, learner, hp.gamma))
     actor, ((critics, others), replay), (log_temperature, adam_state) = end
     params, statistics, opt_states = (ActorCriticPair(*parts) for parts in zip(actor, critics, strict=True))
     learner, metrics = setup.updated(
