@@ -19,6 +19,7 @@ from jaxrl.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from jaxrl.algorithms.a2c import make_a2c as make_a2c
+    from jaxrl.algorithms.bc import make_bc as make_bc
     from jaxrl.algorithms.crossq import make_crossq as make_crossq
     from jaxrl.algorithms.ddpg import make_ddpg as make_ddpg
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from jaxrl.runtime.datasets.files import load_dataset, save_dataset
     from jaxrl.runtime.evaluation.check_env import check_env
     from jaxrl.runtime.evaluation.evaluate import evaluate
+    from jaxrl.runtime.evaluation.fitted_q_evaluation import fitted_q_evaluation
     from jaxrl.runtime.evaluation.load_policy import load_policy
     from jaxrl.runtime.run import resume, run
     from jaxrl.training import make_train
@@ -58,6 +60,7 @@ _HOMES = {
     "save": "jaxrl.runtime.checkpoint.store",
     "save_replay": "jaxrl.runtime.checkpoint.replay_files",
     "evaluate": "jaxrl.runtime.evaluation.evaluate",
+    "fitted_q_evaluation": "jaxrl.runtime.evaluation.fitted_q_evaluation",
     "make_rainbow": "jaxrl.algorithms.dqn",
     "load_policy": "jaxrl.runtime.evaluation.load_policy",
     "resume": "jaxrl.runtime.run",
@@ -91,6 +94,7 @@ __all__ = [
     "build",
     "check_env",
     "evaluate",
+    "fitted_q_evaluation",
     "list_envs",
     "load_dataset",
     "load_policy",

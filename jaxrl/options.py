@@ -6,7 +6,7 @@
 from jaxrl.algorithms.common.advantage_weights import Binary, Expectile, Exponential, Sampled
 from jaxrl.algorithms.common.conservative import CQL, Conservative, LagrangeCQL
 from jaxrl.algorithms.common.critic_ensemble import Ensemble
-from jaxrl.algorithms.common.deterministic_policy import Cloning
+from jaxrl.algorithms.common.deterministic_policy import Cloning, ReBRAC
 from jaxrl.algorithms.common.optimistic_exploration import Optimistic
 from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
 from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Munchausen, Scalar
@@ -52,6 +52,7 @@ __all__ = [
     "Optimistic",
     "Prioritized",
     "Quantiles",
+    "ReBRAC",
     "Rescale",
     "Sampled",
     "Scalar",

@@ -34,7 +34,7 @@ class Entry(NamedTuple):
     actions: tuple[str, ...]
     """Kinds of action spaces that the algorithm supports."""
     family: str
-    """``on-policy``, ``replay`` or ``evolution``."""
+    """``on-policy``, ``replay``, ``dataset`` or ``evolution``."""
     memory: bool
     """Recurrent models are supported."""
     paper: Paper | None
@@ -234,6 +234,17 @@ ALGORITHMS = {
             network="actor_critic",
         ),
         Entry(
+            "bc",
+            "BC",
+            "behaviour cloning of a dataset, or of its best episodes",
+            actions=("Discrete", "MultiDiscrete", "Box"),
+            family="dataset",
+            memory=False,
+            paper=Paper("Pomerleau", 1991, "doi:10.1162/neco.1991.3.1.88"),
+            module="jaxrl.algorithms.bc",
+            network="greedy_policy",
+        ),
+        Entry(
             "es",
             "ES",
             "evolution strategies, and augmented random search",
@@ -265,9 +276,11 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "apexdqn": ("dqn", "--replay prioritized --exploration spread --scheme apex"),
     "openaies": ("es", ""),
     "td3bc": ("td3", "--cloning td3_bc"),
+    "rebrac": ("td3", "--cloning rebrac --critic layer_norm=True"),
     "awac": ("iql", "--value sampled --weight.beta 1"),
     "crr": ("iql", "--value sampled --weight binary"),
-    "bc": ("iql", "--weight.beta 0"),
+    "behaviorcloning": ("bc", ""),
+    "behaviourcloning": ("bc", ""),
     "ars": ("es", "--strategy ars"),
     "drqn": ("r2d2", ""),
     "ppo2": ("ppo", ""),

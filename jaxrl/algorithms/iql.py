@@ -12,29 +12,20 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from gymnasium import spaces
 
+from jaxrl.algorithms.common import delayed_updates
 from jaxrl.algorithms.common.advantage_weights import Binary, Expectile, Exponential, Sampled, expectile_loss
 from jaxrl.algorithms.common.critic_ensemble import (
-    ActorCriticPair,
     ActorCriticSetup,
     CriticBatch,
     action_values,
-    draw_updates,
-    learn_critics,
     min_over_subset,
-    networks,
     td_loss,
 )
-from jaxrl.algorithms.common.off_policy import (
-    OffPolicyConfig,
-    init_networks,
-    init_replay,
-    prepare_off_policy,
-    sample_discrete,
-)
-from jaxrl.algorithms.common.offline import data_statistics, reward_scale, seen
+from jaxrl.algorithms.common.delayed_updates import Losses
+from jaxrl.algorithms.common.off_policy import OffPolicyConfig, prepare_off_policy, sample_discrete
+from jaxrl.algorithms.common.offline import reward_scale
 from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.distributions import Categorical, Normal, TanhNormal, select_actions
@@ -91,14 +82,6 @@ class IQLHyperparams(NamedTuple):
     """Clip the gradient of policy and V and that of the critics, each to this global norm."""
     adam_eps: shared.AdamEps = 1e-8
     total_steps: shared.TotalSteps = 0.0
-
-
-def init(setup: ActorCriticSetup[IQLConfig], key: Key, hyperparams: IQLHyperparams) -> TargetLearner:
-    network_key, learner_key = jax.random.split(key)
-    params, _, opt_state = init_networks(setup, network_key, hyperparams)
-    target, version = ActorCriticPair((), jax.tree.map(jnp.copy, params.critic)), jnp.zeros((), jnp.int32)
-    fields = (hyperparams, data_statistics(setup), learner_key, version, target, init_replay(setup))
-    return TargetLearner(params, opt_state, *fields)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- acting
@@ -215,37 +198,18 @@ def learn(setup: ActorCriticSetup[IQLConfig], learner: TargetLearner) -> tuple[T
     if setup.config.cosine:
         left = remaining(learner.version + setup.warmup_iterations, setup.config.steps_per_iteration, hp.total_steps)
         hp = hp._replace(actor_learning_rate=hp.actor_learning_rate * 0.5 * (1 + jnp.cos(jnp.pi * (1 - left))))
-    nets, scale = networks(setup, learner.params, hp), reward_scale(setup) if setup.config.scale_rewards else 1.0
-
-    def critic_update(actor: PyTree, target_critic: PyTree, carry: Any, update: CriticBatch) -> Any:
-        update = seen(learner.statistics, update, scale)
-        y = target(setup, actor, target_critic, update)
-        params, opt_state, metrics = nets.critic.single_step(lambda critic: critic_loss(setup, critic, y, update), *carry)
-        return (params, opt_state), metrics
-
-    def group(carry: Any, updates: CriticBatch) -> Any:
-        params, opt_state, target_critic, replay = carry
-        once = partial(critic_update, params.actor, target_critic)
-        (critics, replay), metrics, last = learn_critics(
-            setup, learner, hp.gamma, once, ((params.critic, opt_state.critic), replay), updates
-        )
-        loss = lambda actor: actor_loss(setup, hp, actor, target_critic, seen(learner.statistics, last, scale))  # noqa: E731
-        actor, actor_state, logged = nets.actor.single_step(loss, params.actor, opt_state.actor)
-        logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
-        target_critic = optax.incremental_update(critics[0], target_critic, hp.tau)
-        pairs = ActorCriticPair(actor, critics[0]), ActorCriticPair(actor_state, critics[1])
-        return (*pairs, target_critic, replay), metrics | logged
-
-    start = (learner.params, learner.opt_state, learner.target_params.critic, learner.replay)
-    end, metrics = jax.lax.scan(group, start, draw_updates(setup, learner, hp.gamma))
-    params, opt_state, target_critic, replay = end
-    fields = {"params": params, "target_params": ActorCriticPair((), target_critic), "opt_state": opt_state, "replay": replay}
-    return setup.updated(learner, hp, metrics, **fields)
+    losses = Losses(
+        target=lambda actor, targets, update: target(setup, actor, targets.critic, update),
+        critic=partial(critic_loss, setup),
+        actor=lambda actor, critic, targets, update: actor_loss(setup, hp, actor, targets.critic, update),
+    )
+    return delayed_updates.learn(setup, learner, hp, losses, reward_scale(setup) if setup.config.scale_rewards else 1.0)
 
 
 def make_algorithm(setup: ActorCriticSetup[IQLConfig]) -> Algorithm:
     """Return IQL as an ``Algorithm``, bound to spaces but not to an environment."""
     transferable_fields = ("params", "target_params", "statistics")
+    init = partial(delayed_updates.init, target_policy=False)
     return setup.algorithm(init=init, policy=policy, act=act, learn=learn, transferable_fields=transferable_fields)
 
 

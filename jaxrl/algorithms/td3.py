@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch
-from jaxrl.algorithms.common.deterministic_policy import Cloning, DeterministicConfig, build, target_value
+from jaxrl.algorithms.common.deterministic_policy import Cloning, DeterministicConfig, ReBRAC, build, target_value
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, NonNegative, Positive, PositiveUnit, added
@@ -26,8 +26,12 @@ class TD3Config(DeterministicConfig):
 
     policy_delay: Count = 2
     """Updates of the critics per update of the policy and the target networks."""
-    cloning: Cloning | None = added(None)
+    cloning: Cloning | ReBRAC | None = added(None)
     """For offline learning: a term that keeps the policy near the actions of the data."""
+
+    @property
+    def reads_next_action(self) -> bool:
+        return isinstance(self.cloning, ReBRAC)
 
 
 class TD3Hyperparams(NamedTuple):
@@ -47,6 +51,10 @@ class TD3Hyperparams(NamedTuple):
     """Clip the target policy's noise to ± this value."""
     cloning_alpha: Positive = 2.5
     """``Cloning.alpha``."""
+    rebrac_actor_weight: NonNegative = 0.01
+    """``ReBRAC.actor_weight``."""
+    rebrac_critic_weight: NonNegative = 0.01
+    """``ReBRAC.critic_weight``."""
     max_grad_norm: shared.MaxGradNorm = 1_000.0
     """Clip the policy's gradient and the critics' joint gradient, each to this global norm."""
     adam_eps: shared.AdamEps = 1e-8
@@ -54,11 +62,15 @@ class TD3Hyperparams(NamedTuple):
 
 
 def target(setup: ActorCriticSetup[TD3Config], hp: TD3Hyperparams, targets: ActorCriticPair, update: CriticBatch) -> Array:
-    """y = r + γ·(1 − terminated)·min Q⁻(s′, clip(π⁻(s′) + clip(ε, −c, c), −1, 1)), ε ~ N(0, σ²) (Fujimoto et al. 2018, eq. 10 and
-    14); f32[N]."""
+    """y = r + γ·(1 − terminated)·min Q⁻(s′, a′), a′ = clip(π⁻(s′) + clip(ε, −c, c), −1, 1), ε ~ N(0, σ²) (Fujimoto et al. 2018,
+    eq. 10 and 14); f32[N]. With ``ReBRAC``, β₂·‖a′ − â′‖² is subtracted from the value, where â′ is the next action of the data
+    (Tarasov et al. 2023, eq. 3); at the last observation of an episode that was cut off there is none."""
     noise = jnp.clip(hp.target_noise * update.noise[0], -hp.target_noise_clip, hp.target_noise_clip)
     action = jnp.clip(setup.model.apply(targets.actor, (), update.batch.next_inputs)[1] + noise, -1.0, 1.0)
-    return target_value(setup, targets, action, update)
+    if not isinstance(setup.config.cloning, ReBRAC):
+        return target_value(setup, targets, action, update)
+    distance = jnp.where(update.batch.next_valid, jnp.square(action - update.batch.next_action).sum(-1), 0.0)
+    return target_value(setup, targets, action, update, hp.rebrac_critic_weight * distance)
 
 
 @with_keywords_of(actor_critic_replay_keywords)

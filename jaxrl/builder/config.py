@@ -169,6 +169,40 @@ class ReplayConfig(RolloutConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class DatasetConfig(AgentConfig):
+    """Structural settings of algorithms that learn from a dataset alone. A step is a gradient step."""
+
+    updates: Count = 100
+    """Gradient steps of an iteration."""
+    batch_size: Count = 256
+    """Rows per gradient step."""
+    anneal: bool = False
+    """Anneal the learning rate linearly to 0 at ``total_steps``."""
+    normalize_observations: bool = True
+    """Normalise observations by their mean and standard deviation in the data."""
+
+    @property
+    def num_envs(self) -> int:
+        return 1
+
+    @property
+    def rollout_length(self) -> int:
+        return self.updates
+
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        return ("updates",)
+
+    @property
+    def updates_per_iteration(self) -> int:
+        return self.updates
+
+    def offline(self) -> Self:
+        """Return the settings of an agent that learns from a dataset: themselves."""
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
 class HindsightConfig(ReplayConfig):
     """Structural settings of algorithms that can draw by priority and relabel goals."""
 

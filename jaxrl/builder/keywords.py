@@ -130,6 +130,27 @@ def actor_critic_replay_keywords(
     raise NotImplementedError
 
 
+def dataset_keywords(
+    env: EnvLike,
+    *,
+    data: Dataset | DatasetInfo | None = None,
+    model: Model | ModelFn | ModelArguments | None = None,
+    optimizer: Optimizer | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Keywords of algorithms that learn from a dataset alone.
+
+    Args:
+      env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class, with
+        the spaces of the data. It plays the evaluations.
+      data: the dataset, as ``jaxrl.load_dataset`` reads it. Required.
+      axis_name: has no effect, and is refused.
+    """
+    raise NotImplementedError
+
+
 def with_keywords_of(family: Family) -> Callable[[Callable[..., Agent]], Family]:
     """Return a decorator of a builder ``(env, **keywords)``: it takes the family's keywords, and its docstring lists them.
 

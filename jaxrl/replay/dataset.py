@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -66,8 +67,8 @@ class DatasetInfo:
         return realize_space(self.spaces["action"])
 
     def as_plain(self) -> dict[str, Any]:
-        """Return data of a spec."""
-        return {"dataset": dataclasses.asdict(self)}
+        """Return data of a spec, as JSON holds it."""
+        return {"dataset": json.loads(json.dumps(dataclasses.asdict(self)))}  # lists in place of tuples
 
     @classmethod
     def read(cls, plain: Any) -> DatasetInfo:
@@ -96,7 +97,11 @@ class DatasetInfo:
         return RunningMoments(jnp.float32(self.rows), of(0), jax.tree.map(jnp.square, of(1)))
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["records", "origins", "starts", "returns_to_go"], meta_fields=["info"])
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["records", "origins", "rows_of_best", "starts", "returns_to_go"],
+    meta_fields=["info"],
+)
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Rows, and what is computed from them once. Read one with ``jaxrl.load_dataset``, or make one with ``make_dataset``."""
@@ -104,7 +109,9 @@ class Dataset:
     records: Records
     """[N, 1]: packed ``ReplayRow``s; those after the ends of episodes are not valid."""
     origins: Array
-    """i32[rows]: positions of the valid rows."""
+    """i32[rows]: positions of the valid rows, those of episodes with higher returns first."""
+    rows_of_best: Array
+    """i32[episodes]: number of rows of the best 1, 2, … episodes by return, which are so many of the first ``origins``."""
     starts: Array
     """i32[episodes]: positions of the first rows of episodes."""
     returns_to_go: Array
@@ -162,9 +169,11 @@ def make_dataset(rows: ReplayRow, env: Env | HostEnv | DatasetInfo, path: str | 
         path=path,
     )
     records = pack(layout_of(example_row(env.observation_space, env.action_space)), jax.tree.map(jnp.asarray, flat))
-    origins = np.flatnonzero(flat.valid)
-    columns = jnp.asarray(origins, jnp.int32), jnp.asarray(starts, jnp.int32), jnp.asarray(returns_to_go)
-    return Dataset(jax.tree.map(lambda x: x[:, None], records), *columns, info)
+    best = np.argsort(-returns, kind="stable")
+    lengths = ends - starts
+    origins = np.concatenate([np.arange(starts[i], ends[i]) for i in best])
+    positions = (jnp.asarray(x, jnp.int32) for x in (origins, np.cumsum(lengths[best]), starts))
+    return Dataset(jax.tree.map(lambda x: x[:, None], records), *positions, jnp.asarray(returns_to_go), info)
 
 
 def digest_of(rows: ReplayRow) -> str:

@@ -37,11 +37,16 @@ def detach(learner: Any) -> Any:
 class Window(NamedTuple):
     before: int
     after: int
+    best: float
 
 
-def dataset_replay(*, before: int = 0, after: int = 1) -> Replay:
-    """Return a replay that draws from the dataset of its state, and stores nothing."""
-    return bind(Window(before, after), (_init, _add, _draw, _take, _update, _mark_discontinuity))
+def dataset_replay(*, before: int = 0, after: int = 1, best: float = 1.0) -> Replay:
+    """Return a replay that draws from the dataset of its state, and stores nothing.
+
+    Args:
+      best: fraction of the episodes to draw from, those with the highest returns, rounded down to at least one.
+    """
+    return bind(Window(before, after, best), (_init, _add, _draw, _take, _update, _mark_discontinuity))
 
 
 def _init(window: Window, example: Any) -> WithData:
@@ -53,9 +58,10 @@ def _add(window: Window, state: WithData, rows: Any, env_id: Array) -> WithData:
 
 
 def _draw(window: Window, state: WithData, key: Key, batch_size: int) -> Draw:
-    """Draw valid rows, all with the same probability."""
-    origins = state.data.origins
-    row = origins[integers_below(key, (batch_size,), jnp.int32(len(origins)))]
+    """Draw valid rows, all of the best episodes with the same probability."""
+    origins, rows_of_best = state.data.origins, state.data.rows_of_best
+    number = rows_of_best[max(1, int(window.best * len(rows_of_best))) - 1]
+    row = origins[integers_below(key, (batch_size,), number)]
     return Draw(row, jnp.zeros_like(row), jnp.ones(batch_size, jnp.float32), jnp.ones(batch_size, bool))
 
 

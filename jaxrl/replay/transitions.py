@@ -53,9 +53,15 @@ class Transitions(NamedTuple):
     weight: Array
     """Weight of each row in the loss: ``Draw.weight``."""
     valid: Array
+    next_action: Any = ()
+    """Action that was taken at ``next_inputs``, if it was asked for."""
+    next_valid: Any = ()
+    """bool[N]: there is such an action, for the episode did not end before it."""
 
 
-def transitions(replay: Replay, state: Any, draw: Draw, gamma: Array | float, n_step: int = 1) -> Transitions:
+def transitions(
+    replay: Replay, state: Any, draw: Draw, gamma: Array | float, n_step: int = 1, *, next_action: bool = False
+) -> Transitions:
     """Return the drawn rows with their n-step returns (Sutton & Barto 2018, eq. 7.1) and the inputs that these reached.
 
     A return stops at the end of its episode. The value beyond is 0 after a termination; after a truncation, and at a
@@ -68,6 +74,7 @@ def transitions(replay: Replay, state: Any, draw: Draw, gamma: Array | float, n_
       draw: [N].
       gamma: f32[], discount per step.
       n_step: number of rewards in a return.
+      next_action: return ``Transitions.next_action`` too.
     """
     rows = [replay.take(state, draw, offset) for offset in range(n_step)]
     first = rows[0]
@@ -96,6 +103,7 @@ def transitions(replay: Replay, state: Any, draw: Draw, gamma: Array | float, n_
         discount=discount,
         weight=draw.weight,
         valid=draw.valid,
+        **({"next_action": reached.action, "next_valid": reached.valid} if next_action else {}),
     )
 
 

@@ -26,8 +26,14 @@ def to_environment(action_space: spaces.Space, action: Array) -> Array:
     return within(action, low, high) if action_space.is_bounded() else jnp.clip(action, low, high)
 
 
-def from_environment(action_space: spaces.Box, action: Array) -> Array:
-    """Invert ``to_environment`` for a bounded Box: f32[..., d] in [−1, 1], flat. A component with equal bounds becomes 0."""
+def from_environment(action_space: spaces.Space, action: Array) -> Array:
+    """Invert ``to_environment``: actions of a bounded Box become f32[..., d] in [−1, 1], and a component with equal bounds 0;
+    those of Box and MultiDiscrete spaces become flat."""
+    if isinstance(action_space, spaces.Discrete):
+        return action
+    assert isinstance(action_space, spaces.Box | spaces.MultiDiscrete)
+    if isinstance(action_space, spaces.MultiDiscrete) or not action_space.is_bounded():
+        return action.reshape(*action.shape[: action.ndim - len(action_space.shape)], -1)
     low, high = (bound.ravel() for bound in bounds(action_space))
     flat = action.reshape((*action.shape[: action.ndim - len(action_space.shape)], low.size))
     centre, half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low  # halved first: high - low may overflow

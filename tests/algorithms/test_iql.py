@@ -16,7 +16,8 @@ import jaxrl
 from jaxrl import make_iql
 from jaxrl.algorithms import iql
 from jaxrl.algorithms.common.advantage_weights import Binary, Expectile, Exponential, Sampled, expectile_loss
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatch, Ensemble
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatch, Ensemble, draw_updates
+from jaxrl.algorithms.common.offline import reward_scale, seen
 from jaxrl.algorithms.iql import IQLConfig, IQLHyperparams
 from jaxrl.distributions import Categorical, Normal
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -285,12 +286,12 @@ def test_observations_are_normalised_and_rewards_scaled_as_in_the_data() -> None
     np.testing.assert_allclose(moments.mean, rows.obs[rows.valid].mean(0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(np.sqrt(moments.variance), rows.obs[rows.valid].std(0), rtol=1e-4)
     setup = agent.algorithm.learn.args[-1]  # type: ignore[union-attr]
-    draws = jax.tree.map(lambda x: x[0, 0], iql.draw_updates(setup, after.learner._replace(replay=WithData((), data)), 0.9))
-    seen = iql.seen(after.learner.statistics, draws, iql.reward_scale(setup))
+    draws = jax.tree.map(lambda x: x[0, 0], draw_updates(setup, after.learner._replace(replay=WithData((), data)), 0.9))
+    batch = seen(after.learner.statistics, draws, reward_scale(setup))
     low, high = data.info.returns
-    np.testing.assert_allclose(seen.batch.reward, draws.batch.reward * 1000 / (high - low), rtol=1e-5)
+    np.testing.assert_allclose(batch.batch.reward, draws.batch.reward * 1000 / (high - low), rtol=1e-5)
     scaled = (draws.batch.inputs.obs - moments.mean) / np.sqrt(moments.variance)
-    np.testing.assert_allclose(seen.batch.inputs.obs, np.clip(scaled, -10, 10), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(batch.batch.inputs.obs, np.clip(scaled, -10, 10), rtol=1e-3, atol=1e-3)
     plain = make_iql("Pendulum-v1", data=data, normalize_observations=False, scale_rewards=False, model={"hidden_sizes": (8,)})
     assert plain.init(KEY()).learner.statistics == ()
     assert small("iql", "CartPole-v1").init(KEY()).learner.statistics == ()

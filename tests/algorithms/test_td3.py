@@ -16,11 +16,12 @@ from gymnasium import spaces
 from jaxrl import make_td3
 from jaxrl.algorithms import td3
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, CriticBatch, Ensemble, draw_updates
-from jaxrl.algorithms.common.deterministic_policy import Cloning, actor_loss, critic_loss
+from jaxrl.algorithms.common.deterministic_policy import Cloning, ReBRAC, actor_loss, critic_loss
 from jaxrl.algorithms.td3 import TD3Config, TD3Hyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.options import OU, Gaussian
 from jaxrl.models import deterministic_policy, policy_network
+from jaxrl.replay.dataset_replay import attach
 from jaxrl.rollout.autoreset import first_input
 from tests.helpers import probes
 from tests.helpers.agents import Tiny, assert_bit_equal, assert_close, small
@@ -259,17 +260,57 @@ def test_cloning_is_the_papers(alpha: float) -> None:
     assert float(logged["losses/cloning_loss"]) > 0
 
 
+def test_rebrac_is_the_papers() -> None:
+    """Both losses, where the distances are sums over the components, and the last observations have no next action."""
+    own = actor_critic_setup(TD3Config(critics=Ensemble(size=CRITICS), cloning=ReBRAC(0.3, 0.7)), "deterministic")
+    hp = HP._replace(rebrac_actor_weight=0.3, rebrac_critic_weight=0.7)
+    actor, critic, target_critic, now = case("deterministic", 1)
+    rng = np.random.default_rng(1)
+    next_valid = rng.random(N) < 0.6
+    following = np.where(next_valid[:, None], rng.uniform(-1, 1, now.batch.action.shape), np.nan).astype(np.float32)
+    now = now._replace(batch=now.batch._replace(next_action=following, next_valid=next_valid))
+    targets = ActorCriticPair(actor, target_critic)
+    y = jit(lambda t, u: td3.target(own, hp, t, u))(targets, now)
+    plain = jit(lambda t, u: td3.target(actor_critic_setup(TD3Config(critics=Ensemble(size=CRITICS)), "deterministic"), hp, t, u))
+    noise = np.clip(hp.target_noise * double(now.noise[0]), -hp.target_noise_clip, hp.target_noise_clip)
+    action = np.clip(np.tanh(double(now.batch.next_inputs.obs) @ actor["mean"]) + noise, -1, 1)
+    distance = np.where(next_valid, ((action - following) ** 2).sum(1), 0.0)
+    np.testing.assert_allclose(y, plain(targets, now) - double(now.batch.discount) * 0.7 * distance, rtol=1e-4, atol=1e-5)
+
+    loss, logged = jit(lambda p: actor_loss(own, p, critic, now, hp))(actor)
+    where, x = np.asarray(now.batch.valid), double(now.batch.inputs.obs)
+    value = np.array([q_by_hand(critic, row, np.tanh(row @ actor["mean"]))[0] for row in x])[where]
+    distance = ((np.tanh(x @ actor["mean"]) - double(now.batch.action)) ** 2).sum(1)[where].mean()
+    assert float(loss) == pytest.approx(0.3 * distance - value.mean() / np.abs(value).mean(), rel=1e-4)
+    assert float(logged["losses/cloning_loss"]) == pytest.approx(distance, rel=1e-4)
+
+
+def test_rebrac_learns_from_next_actions_in_the_networks_units() -> None:
+    """Pendulum's torques are in [−2, 2]."""
+    data = random_dataset("Pendulum-v1")
+    agent = make_td3("Pendulum-v1", data=data, updates=2, batch_size=32, model={"hidden_sizes": (8,)}, cloning=ReBRAC())
+    setup = agent.algorithm.learn.args[-1]  # type: ignore[union-attr]
+    learner = attach(agent.init(KEY()).learner, data)
+    batch = jit(lambda learner: draw_updates(setup, learner, 0.99).batch)(learner)
+    rows = jax.device_get(data.rows())
+    every, valid = batch.next_action.reshape(-1), np.asarray(batch.next_valid).reshape(-1)
+    assert not valid.all() and valid.any() and np.isin(2 * every[valid], rows.action[rows.valid]).all()
+    _, metrics = jit(agent.step)(agent.init(KEY()), data)
+    assert 0 < float(metrics["losses/cloning_loss"]) < np.inf
+
+
 def test_cloning_does_not_depend_on_the_scale_of_rewards() -> None:
     """Critics that are 100 times as large give the same gradient of the policy, and without cloning 100 times as large a one."""
     actor, critic, _, now = case("deterministic", 2)
     large = jax.tree.map(lambda x: 100 * x, critic)
     found = []
-    for cloning in (Cloning(), None):
+    for cloning in (Cloning(), ReBRAC(1.0, 0.0), None):
         own = actor_critic_setup(TD3Config(critics=Ensemble(size=CRITICS), cloning=cloning), "deterministic")
         slopes = jit(jax.grad(lambda p, c, own=own: actor_loss(own, p, c, now, HP)[0]))
         found.append([slopes(actor, each)["mean"] for each in (critic, large)])
-    np.testing.assert_allclose(found[0][0], found[0][1], rtol=1e-3, atol=1e-5)
-    np.testing.assert_allclose(100 * found[1][0], found[1][1], rtol=1e-3)
+    for scaled in found[:2]:
+        np.testing.assert_allclose(scaled[0], scaled[1], rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(100 * found[2][0], found[2][1], rtol=1e-3)
 
 
 def test_observations_of_a_dataset_are_normalised_for_acting_and_learning() -> None:

@@ -34,7 +34,7 @@ from jaxrl.options import (
     Spread,
 )
 from jaxrl.settings.options import option_fields
-from tests.helpers.agents import ALGORITHM_NAMES, gymnax_id
+from tests.helpers.agents import ALGORITHM_NAMES, gymnax_id, required
 from tests.helpers.paths import ROOT
 
 GOALS = "jaxrl:BitFlip?n=4"
@@ -135,7 +135,8 @@ def test_flat_settings_are_options(algorithm: str, env: str, flat: dict[str, Any
 
 @pytest.mark.parametrize("algorithm", ALGORITHM_NAMES)
 def test_specs_of_today_stay_as_they_are(algorithm: str) -> None:
-    spec = getattr(jaxrl, f"make_{algorithm}")(gymnax_id(algorithm)).spec
+    env = gymnax_id(algorithm)
+    spec = getattr(jaxrl, f"make_{algorithm}")(env, **required(algorithm, env)).spec
     assert converted(spec) == spec == converted(converted(spec))
     assert converted(json.loads(json.dumps(spec))) == spec
 

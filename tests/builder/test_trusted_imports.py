@@ -35,7 +35,7 @@ from jaxrl.runtime.training_loop.plan import make_plan
 from jaxrl.runtime.training_loop.run_config import RunConfig
 from jaxrl.runtime.training_loop.run_files import RunFiles
 from jaxrl.settings.loadable import KINDS, MODULES, component
-from tests.helpers.agents import SMALL_ACTOR_CRITIC, cartpole, gymnax_id, small_ppo, tiny
+from tests.helpers.agents import SMALL_ACTOR_CRITIC, cartpole, gymnax_id, required, small_ppo, tiny
 
 SETTINGS: dict[str, Any] = {"eval_episodes": 2, "tensorboard": False}
 
@@ -422,7 +422,8 @@ def test_a_component_is_of_a_listed_module_and_kind() -> None:
 
 def test_every_builder_of_the_registry_builds_without_trust() -> None:
     for name, entry in ALGORITHMS.items():
-        spec = getattr(jaxrl, entry.builder)(gymnax_id(name), **tiny(name).settings).spec
+        env = gymnax_id(name)
+        spec = getattr(jaxrl, entry.builder)(env, **tiny(name).settings, **required(name, env)).spec
         assert spec["builder"] == {"import": f"{entry.module}:{entry.builder}"}
         assert modules_outside(spec) == [] and jaxrl.build(spec).spec == spec
 

@@ -377,8 +377,9 @@ def code_lines(algorithm: str) -> list[str]:
         ("reinforce", 75),
         ("sac", 120),
         ("crossq", 125),
-        ("iql", 225),
-        ("td3", 60),
+        ("iql", 200),
+        ("bc", 90),
+        ("td3", 70),
         ("ddpg", 50),
     ],
 )

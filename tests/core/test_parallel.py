@@ -30,8 +30,8 @@ from jaxrl.settings.validation import Positive
 from jaxrl.types import Agent, Algorithm, Policy
 from tests.helpers import probes
 from tests.helpers.agents import (
-    ALGORITHM_NAMES,
     LEARN_FROM_ROWS,
+    PLAYING,
     RECURRENT,
     REPRESENTATIVES,
     algorithms,
@@ -154,7 +154,7 @@ def gradient_norm(metrics: Any) -> float:
     return value
 
 
-@algorithms(REPRESENTATIVES, [name for name in ALGORITHM_NAMES if name != "crossq"])  # which has a test of its own
+@algorithms(REPRESENTATIVES, [name for name in PLAYING if name != "crossq"])  # which has a test of its own
 @pytest.mark.parametrize(
     "mapped", ["shard_map", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shard_map unchecked", "pmap", "vmap"))]
 )

@@ -7,6 +7,7 @@ import inspect
 import runpy
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.user_code import import_algorithm
 from jaxrl.runtime.sweep import read_sweep
 from tests.helpers import probes
-from tests.helpers.agents import Tiny, every_algorithm, suited, tiny
+from tests.helpers.agents import Tiny, every_algorithm, required, suited, tiny
 
 OWN = "examples.custom_algorithm:REINFORCE"
 SWEEP = 'algorithm = "{}"\nenv = "CartPole-v1"\ntotal_steps = 64\n[grid]\ngamma = [0.9, 0.95]\nnum_envs = [2, 4]\n'
@@ -49,20 +50,21 @@ def test_an_entry_says_what_its_file_has(algorithm: str) -> None:
     for env in (probes.action_choice(), probes.target_action()):
         kind = type(env.action_space).__name__
         if kind in entry.actions:
-            assert entry.load().make(env, **settings).env.name == env.name
+            assert entry.load().make(env, **settings, **required(algorithm, env)).env.name == env.name
         else:
             with pytest.raises(TypeError, match=f"{entry.title} needs a {' or '.join(entry.actions)} .*: make_.* takes .*{kind}"):
-                entry.load().make(env, **settings)
+                entry.load().make(env, **settings, **required(algorithm, env))
 
 
 @every_algorithm
 def test_an_entry_names_the_network_of_its_builder(algorithm: str) -> None:
     """All arguments of its network can be given."""
     entry = ALGORITHMS[algorithm]
-    agent = entry.load().make(suited(algorithm, "CartPole-v1"), model={"hidden_sizes": (8,), "dtype": "float32"})
+    make = partial(entry.load().make, suited(algorithm, "CartPole-v1"), **required(algorithm, "CartPole-v1"))
+    agent = make(model={"hidden_sizes": (8,), "dtype": "float32"})
     assert agent.spec["parts"]["model"]["partial"] == {"import": f"jaxrl.models:{entry.network}"}
     with pytest.raises(TypeError, match=f"{entry.network} takes no 'x'. It takes: {', '.join(arguments(entry))}$"):
-        entry.load().make(suited(algorithm, "CartPole-v1"), model={"x": 1})
+        make(model={"x": 1})
 
 
 def arguments(entry: Entry) -> list[str]:
@@ -111,7 +113,7 @@ def test_one_entry_is_found_by_the_tests(registered: Entry, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "tests.algorithms.test_reinforce", SimpleNamespace(TINY=own))  # type: ignore[misc]
     agents = SimpleNamespace(**runpy.run_path("tests/helpers/agents.py"))
     assert (*ALGORITHMS,) == agents.ALGORITHM_NAMES and "reinforce" in agents.ALGORITHM_NAMES
-    assert [agents.every_algorithm.args[1], len(agents.every_builder.args[1])] == [agents.ALGORITHM_NAMES, len(ALGORITHMS)]
+    assert [agents.every_algorithm.args[1], len(agents.every_builder.args[1])] == [agents.ALGORITHM_NAMES, len(agents.PLAYING)]
     assert "reinforce" not in agents.REPRESENTATIVES and "ppo" in agents.REPRESENTATIVES  # one per family
     assert agents.cartpole("reinforce").num_envs == 2
 

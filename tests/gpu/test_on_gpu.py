@@ -22,7 +22,7 @@ from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise
 from jaxrl.runtime.doctor import diagnose
 from jaxrl.runtime.run import RunInterrupted
 from jaxrl.xla import fast_random
-from tests.helpers.agents import assert_bit_equal, cartpole, every_algorithm, small, to_numpy
+from tests.helpers.agents import assert_bit_equal, cartpole, every_playing_algorithm, small, to_numpy
 from tests.helpers.paths import ROOT
 from tests.helpers.short_runs import at, train
 
@@ -61,7 +61,7 @@ def flat(tree: Any) -> np.ndarray:
 # ------------------------------------------------------------------------------------------------------------ beside the CPU
 
 
-@every_algorithm
+@every_playing_algorithm
 def test_updates_equal_those_of_the_cpu(algorithm: str, full_precision: None) -> None:
     agent = cartpole(algorithm)
     before, after = map(flat, learn(agent))
@@ -100,7 +100,7 @@ def test_members_equal_those_of_the_cpu(noise: Any) -> None:
 # --------------------------------------------------------------------------------------------------------------- determinism
 
 
-@every_algorithm
+@every_playing_algorithm
 def test_a_resumed_run_is_bit_equal(algorithm: str, tmp_path: Path) -> None:
     agent = cartpole(algorithm)
     rows = agent.steps_per_iteration * (12 + agent.algorithm.warmup_iterations)

@@ -19,6 +19,7 @@ from jaxrl.distributions import Normal
 from jaxrl.models import ActorCriticOutput, actor_critic, q_network
 from jaxrl.replay.row_layout import Records
 from jaxrl.types import Agent, Env, HostEnv, Model, StepInput
+from tests.helpers.datasets import random_dataset
 from tests.helpers.probes import as_box
 
 SMALL_ACTOR_CRITIC = partial(actor_critic, hidden_sizes=(8,))
@@ -84,21 +85,32 @@ def gymnax_id(algorithm: str) -> str:
     return "CartPole-v1" if "Discrete" in ALGORITHMS[algorithm].actions else "Pendulum-v1"
 
 
+def required(algorithm: str, env: str | Env | HostEnv) -> dict[str, Any]:
+    """Return the keywords without which the builder of an algorithm refuses an environment."""
+    return {"data": random_dataset(suited(algorithm, env))} if algorithm in FROM_DATA else {}
+
+
 def small(algorithm: str, env: str | Env | HostEnv, **settings: Any) -> Agent:
-    return ALGORITHMS[algorithm].load().make(suited(algorithm, env), **{**tiny(algorithm).settings, **settings})
+    keywords = {**tiny(algorithm).settings, **required(algorithm, env), **settings}
+    return ALGORITHMS[algorithm].load().make(suited(algorithm, env), **keywords)
 
 
 small_ppo, small_dqn = partial(small, "ppo"), partial(small, "dqn")
 
 
 ALGORITHM_NAMES = tuple(ALGORITHMS)
-REPRESENTATIVES = tuple({entry.family: name for name, entry in reversed(ALGORITHMS.items())}.values())
-"""The first algorithm of each family."""
+FROM_DATA = tuple(name for name, entry in ALGORITHMS.items() if entry.family == "dataset")
+"""Algorithms that learn from a dataset alone; others may learn from one."""
+PLAYING = tuple(name for name in ALGORITHM_NAMES if name not in FROM_DATA)
+"""Algorithms that play an environment."""
+REPRESENTATIVES = tuple({ALGORITHMS[name].family: name for name in reversed(PLAYING)}.values())
+"""The first algorithm of each family that plays."""
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHM_NAMES)
+every_playing_algorithm = pytest.mark.parametrize("algorithm", PLAYING)
 
 
-def algorithms(in_make_test: Sequence[str], names: Sequence[str] = ALGORITHM_NAMES) -> Any:
+def algorithms(in_make_test: Sequence[str], names: Sequence[str] = PLAYING) -> Any:
     """Parametrize a test of the code that runs an algorithm, not of the algorithm: those outside ``make test`` are slow."""
     return pytest.mark.parametrize("algorithm", [pytest.param(name, marks=slow_unless(name in in_make_test)) for name in names])
 
@@ -107,7 +119,7 @@ def slow_unless(in_make_test: bool) -> Any:
     return () if in_make_test else pytest.mark.slow
 
 
-LEARN_FROM_ROWS = tuple(name for name, entry in ALGORITHMS.items() if entry.family != "evolution")
+LEARN_FROM_ROWS = tuple(name for name in PLAYING if ALGORITHMS[name].family != "evolution")
 """Algorithms that learn from rollouts, discount rewards and estimate values."""
 
 
@@ -117,7 +129,7 @@ def builders(names: Sequence[str]) -> Any:
     )
 
 
-every_builder, every_rollout_builder = builders(ALGORITHM_NAMES), builders(LEARN_FROM_ROWS)
+every_builder, every_rollout_builder = builders(PLAYING), builders(LEARN_FROM_ROWS)
 """For tests of what all builders do: ``make test`` runs the first of each family."""
 each_family = algorithms(REPRESENTATIVES)
 """For tests of code that knows families: ``make test`` runs the first algorithm of each."""

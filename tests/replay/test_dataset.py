@@ -41,7 +41,8 @@ TWO_EPISODES = rows_of([1, 1, 0, 1, 1, 1, 0], [0, 1, 0, 0, 0, 0, 0])
 
 def test_what_is_computed_once() -> None:
     data = make_dataset(TWO_EPISODES, LINE)
-    assert data.origins.tolist() == [0, 1, 3, 4, 5] and data.starts.tolist() == [0, 3]
+    assert data.origins.tolist() == [3, 4, 5, 0, 1] and data.rows_of_best.tolist() == [3, 5]
+    assert data.starts.tolist() == [0, 3]
     assert data.returns_to_go.tolist() == [1.0, 1.0, 0.0, 12.0, 9.0, 5.0, 0.0]
     info = data.info
     assert (info.rows, info.episodes, info.returns) == (5, 2, (1.0, 12.0))

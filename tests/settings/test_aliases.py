@@ -24,7 +24,7 @@ from jaxrl.settings.aliases import alias_table, nearest, run_arguments, translat
 from jaxrl.settings.options import dotted_names, option_fields
 from jaxrl.types import Agent
 from tests.helpers import probes
-from tests.helpers.agents import ALGORITHM_NAMES, every_algorithm, small, small_dqn, small_ppo
+from tests.helpers.agents import ALGORITHM_NAMES, every_algorithm, required, small, small_dqn, small_ppo
 
 ENV = probes.constant_reward()
 Builder = Callable[..., Agent]
@@ -315,7 +315,7 @@ def test_algorithms_that_are_settings_here(name: str, tmp_path: Path, capsys: py
     assert capsys.readouterr().err == f"jaxrl: {name} is {ALGORITHMS[algorithm].title} here: {line}\n" * 2
     env = "jaxrl:BitFlip" if name == "her" else "Pendulum-v1" if algorithm in ("sac", "td3") else "CartPole-v1"
     _, settings = parse(algorithm, ["--env", env, *flags.split()])
-    ALGORITHMS[algorithm].load().make(env, **settings)
+    ALGORITHMS[algorithm].load().make(env, **settings, **required(algorithm, env))
     if name == "rainbow":
         assert ALGORITHMS[algorithm].load().make(env, **settings).spec == jaxrl.make_rainbow(env).spec
     path = tmp_path / "grid.toml"

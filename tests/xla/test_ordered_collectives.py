@@ -21,7 +21,7 @@ from jaxrl.types import Max, Mean, Min
 from jaxrl.xla.collectives import together
 from jaxrl.xla.ordered_collectives import REDUCTIONS, in_order
 from jaxrl.xla.private_jax import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
-from tests.helpers.agents import assert_bit_equal, assert_close, every_algorithm, small
+from tests.helpers.agents import assert_bit_equal, assert_close, every_playing_algorithm, small
 from tests.helpers.lowering import ACCELERATORS, lowered, operations
 
 AXIS = "devices"
@@ -178,7 +178,7 @@ def test_on_other_devices_nothing_is_added() -> None:
 
 
 @pytest.mark.slow
-@every_algorithm
+@every_playing_algorithm
 def test_a_step_over_devices_waits_at_each_collective(algorithm: str) -> None:
     agent = small(algorithm, "CartPole-v1", axis_name=AXIS)
     states = jax.eval_shape(lambda: split_state(agent, agent.init(jax.random.key(0)), 2))

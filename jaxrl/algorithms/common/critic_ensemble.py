@@ -173,10 +173,14 @@ def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Cr
 
 def batch_of(setup: ActorCriticSetup[Any], learner: Any, replay: PyTree, draw: Draw, gamma: Array) -> Transitions:
     """Return the transitions of drawn rows, with actions in the networks' units."""
-    drawn = setup.weighted(transitions(setup.replay, replay, draw, gamma, setup.config.n_step), learner)
+    config, space = setup.config, setup.action_space
+    drawn = transitions(setup.replay, replay, draw, gamma, config.n_step, next_action=config.reads_next_action)
+    drawn = setup.weighted(drawn, learner)
     batch = zero_invalid(drawn, drawn.valid)
-    if isinstance(setup.action_space, spaces.Box):
-        batch = batch._replace(action=from_environment(setup.action_space, batch.action))
+    if isinstance(space, spaces.Box):
+        batch = batch._replace(action=from_environment(space, batch.action))
+        if config.reads_next_action:
+            batch = batch._replace(next_action=from_environment(space, batch.next_action))
     return batch
 
 

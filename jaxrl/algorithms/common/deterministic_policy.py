@@ -1,5 +1,5 @@
-"""Shared parts of algorithms with a deterministic policy (DDPG, TD3): learner state, acting with noise, and the update, which
-takes the target as a function.
+"""Shared parts of algorithms with a deterministic policy (DDPG, TD3): acting with noise, terms that clone the actions of data,
+and the losses, of which the target is a function of the algorithm.
 """
 
 from __future__ import annotations
@@ -12,22 +12,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from gymnasium import spaces
 
+from jaxrl.algorithms.common import delayed_updates
 from jaxrl.algorithms.common.critic_ensemble import (
     ActorCriticPair,
     ActorCriticSetup,
     CriticBatch,
     action_values,
-    draw_updates,
-    learn_critics,
     min_over_subset,
-    networks,
     td_loss,
 )
-from jaxrl.algorithms.common.off_policy import OffPolicyConfig, check_actions_of, init_networks, init_replay, prepare_off_policy
-from jaxrl.algorithms.common.offline import data_statistics, seen
+from jaxrl.algorithms.common.delayed_updates import Losses, init
+from jaxrl.algorithms.common.off_policy import OffPolicyConfig, check_actions_of, prepare_off_policy
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.exploration.options import OU, Gaussian
 from jaxrl.models import deterministic_policy
@@ -36,7 +33,7 @@ from jaxrl.replay.transitions import bootstrapped
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.running_statistics import normalize_inputs
 from jaxrl.settings.options import Option, hyperparameter, option
-from jaxrl.settings.validation import Positive, added
+from jaxrl.settings.validation import NonNegative, Positive, added
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
 
@@ -62,6 +59,39 @@ class Cloning(Option):
     alpha: Positive = hyperparameter("cloning_alpha", 2.5)
     """α, the weight of the values relative to the distance from the data's actions; near 0 it is behaviour cloning."""
 
+    def loss(self, hp: Any, value: Array, difference: Array, mean: Callable[[Array], Array]) -> tuple[Array, Array]:
+        """Return E[(π(s) − a)²] − λ·E[Q(s, π(s))] and its first term, where λ = α / E[|Q(s, π(s))|] is a constant, and the square
+        a mean over the components of the action (Fujimoto & Gu 2021, eq. 5).
+
+        Args:
+          value: Q(s, π(s)), f32[N].
+          difference: π(s) − a, f32[N, d].
+          mean: mean over valid rows.
+        """
+        distance = mean(jax.lax.square(difference).mean(-1))
+        return distance - hp.cloning_alpha * _normalised(value, mean), distance
+
+
+@option("rebrac")
+class ReBRAC(Option):
+    """Keep the policy near the actions of the data, and lower the values of other actions in targets (Tarasov et al. 2023)."""
+
+    actor_weight: NonNegative = hyperparameter("rebrac_actor_weight", 0.01)
+    """β₁, the weight of the distance from the data's actions in the policy's loss."""
+    critic_weight: NonNegative = hyperparameter("rebrac_critic_weight", 0.01)
+    """β₂, the weight of the distance from the data's next actions in the critics' targets."""
+
+    def loss(self, hp: Any, value: Array, difference: Array, mean: Callable[[Array], Array]) -> tuple[Array, Array]:
+        """Return β₁·E[‖π(s) − a‖²] − E[Q(s, π(s))] / E[|Q(s, π(s))|] and the distance in it (Tarasov et al. 2023, eq. 4).
+        Arguments are those of ``Cloning.loss``."""
+        distance = mean(jax.lax.square(difference).sum(-1))
+        return hp.rebrac_actor_weight * distance - _normalised(value, mean), distance
+
+
+def _normalised(value: Array, mean: Callable[[Array], Array]) -> Array:
+    """Return the mean of values over their mean size, which is a constant, so that the scale of rewards has no influence."""
+    return mean(value) / jax.lax.stop_gradient(jnp.maximum(mean(jnp.abs(value)), 1e-6))
+
 
 class NoiseExploration(NamedTuple):
     """Exploration state of a policy with action noise."""
@@ -75,14 +105,6 @@ class NoiseExploration(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------- acting
-
-
-def init(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> TargetLearner:
-    network_key, learner_key = jax.random.split(key)
-    params, _, opt_state = init_networks(setup, network_key, hyperparams)
-    target, version = jax.tree.map(jnp.copy, params), jnp.zeros((), jnp.int32)
-    fields = (hyperparams, data_statistics(setup), learner_key, version, target, init_replay(setup))
-    return TargetLearner(params, opt_state, *fields)
 
 
 def policy(setup: ActorCriticSetup[Any], learner: TargetLearner) -> Policy:
@@ -126,21 +148,15 @@ def actor_loss(
     setup: ActorCriticSetup[Any], actor: PyTree, critic: PyTree, update: CriticBatch, hp: Any = None
 ) -> tuple[Array, dict[str, Array]]:
     """−E[Q(s, π(s))] with the first critic. Its gradient is the deterministic policy gradient (Silver et al. 2014, eq. 9;
-    Lillicrap et al. 2016, eq. 6; Fujimoto et al. 2018, algorithm 1).
-
-    With ``Cloning``: −λ·E[Q(s, π(s))] + E[(π(s) − a)²], where λ = α / E[|Q(s, π(s))|] is a constant, and the square a mean over
-    the components of the action (Fujimoto & Gu 2021, eq. 5).
-    """
+    Lillicrap et al. 2016, eq. 6; Fujimoto et al. 2018, algorithm 1). With ``cloning``, the loss of that option."""
     batch, first = update.batch, jax.tree.map(lambda x: x[:1], critic)
     action = setup.model.apply(actor, (), batch.inputs)[1]
     value = action_values(setup, first, batch.inputs, action, jax.random.fold_in(update.key, 2))[0]
-    mean = setup.valid_mean(batch.valid)
-    if getattr(setup.config, "cloning", None) is None:
+    mean, cloning = setup.valid_mean(batch.valid), getattr(setup.config, "cloning", None)
+    if cloning is None:
         loss = -mean(value)
         return loss, {"losses/actor_loss": loss}
-    scale = jax.lax.stop_gradient(hp.cloning_alpha / jnp.maximum(mean(jnp.abs(value)), 1e-6))
-    distance = mean(jax.lax.square(action - batch.action).mean(-1))
-    loss = distance - scale * mean(value)
+    loss, distance = cloning.loss(hp, value, action - batch.action, mean)
     return loss, {"losses/actor_loss": loss, "losses/cloning_loss": distance}
 
 
@@ -149,41 +165,25 @@ TargetFn = Callable[[ActorCriticSetup[Any], Any, ActorCriticPair, CriticBatch], 
 
 
 def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
-    """Run an iteration's updates, in groups of ``policy_delay`` updates of the critics followed by one update of the policy and
-    all target networks (Fujimoto et al. 2018, algorithm 1; with a delay of 1, Lillicrap et al. 2016, algorithm 1)."""
     hp = setup.current(learner)
-    nets = networks(setup, learner.params, hp)
-
-    def critic_update(targets: ActorCriticPair, carry: Any, update: CriticBatch) -> Any:
-        params, opt_state = carry
-        update = seen(learner.statistics, update)
-        y = target(setup, hp, targets, update)
-        loss = lambda params: critic_loss(setup, params, y, update)  # noqa: E731
-        params, opt_state, metrics = nets.critic.single_step(loss, params, opt_state)
-        return (params, opt_state), metrics
-
-    def group(carry: Any, updates: CriticBatch) -> Any:
-        params, opt_state, targets, replay = carry
-        before = ((params.critic, opt_state.critic), replay)
-        after, metrics, last = learn_critics(setup, learner, hp.gamma, partial(critic_update, targets), before, updates)
-        (critic, critic_state), replay = after
-        loss = lambda params: actor_loss(setup, params, critic, seen(learner.statistics, last), hp)  # noqa: E731
-        actor, actor_state, logged = nets.actor.single_step(loss, params.actor, opt_state.actor)
-        logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
-        params = ActorCriticPair(actor, critic)
-        targets = optax.incremental_update(params, targets, hp.tau)
-        return (params, ActorCriticPair(actor_state, critic_state), targets, replay), metrics | logged
-
-    start = (learner.params, learner.opt_state, learner.target_params, learner.replay)
-    (params, opt_state, targets, replay), metrics = jax.lax.scan(group, start, draw_updates(setup, learner, hp.gamma))
-    fields = {"params": params, "target_params": targets, "opt_state": opt_state, "replay": replay}
-    return setup.updated(learner, hp, metrics, **fields)
+    losses = Losses(
+        target=lambda actor, targets, update: target(setup, hp, targets, update),
+        critic=partial(critic_loss, setup),
+        actor=lambda actor, critic, targets, update: actor_loss(setup, actor, critic, update, hp),
+    )
+    return delayed_updates.learn(setup, learner, hp, losses)
 
 
-def target_value(setup: ActorCriticSetup[Any], targets: ActorCriticPair, action: Array, update: CriticBatch) -> Array:
-    """y = r + γ·(1 − terminated)·Q⁻(s′, action), f32[N], where Q⁻ is the minimum over the ``chosen`` target critics."""
+def target_value(
+    setup: ActorCriticSetup[Any], targets: ActorCriticPair, action: Array, update: CriticBatch, penalty: Array | float = 0.0
+) -> Array:
+    """y = r + γ·(1 − terminated)·(Q⁻(s′, action) − penalty), f32[N], where Q⁻ is the minimum over the ``chosen`` target critics.
+
+    Args:
+      penalty: f32[N], or 0.
+    """
     values = action_values(setup, targets.critic, update.batch.next_inputs, action, jax.random.fold_in(update.key, 0))
-    return bootstrapped(update.batch, min_over_subset(values, update.chosen))
+    return bootstrapped(update.batch, min_over_subset(values, update.chosen) - penalty)
 
 
 # -------------------------------------------------------------------------------------------------------------------- builders

@@ -58,6 +58,11 @@ class OffPolicyConfig(HindsightConfig):
     policy_delay: Count = 1
     """Updates of the critics per update of the policy (Fujimoto et al. 2018)."""
 
+    @property
+    def reads_next_action(self) -> bool:
+        """True if the losses read ``Transitions.next_action``."""
+        return False
+
     def critic_network(self, default: Any) -> Any:
         """Return the function of the spaces that makes a critic for these settings; here ``default``, as in ``network``."""
         return default

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatch
@@ -11,6 +12,14 @@ from jaxrl.types import PyTree
 
 RETURN_RANGE = 1000.0
 """Difference of the highest and the lowest return of the data after scaling (Kostrikov et al. 2022, their code for MuJoCo)."""
+
+
+def check_has_data(builder: str, keywords: Mapping[str, Any]) -> None:
+    """Raise TypeError unless a builder was given a dataset."""
+    if keywords.get("data") is None:
+        raise TypeError(
+            f"{builder}() learns from a dataset alone: give data=jaxrl.load_dataset(FILE), or --data FILE on the command line"
+        )
 
 
 def data_statistics(setup: ActorCriticSetup[Any]) -> Statistics | tuple[()]:

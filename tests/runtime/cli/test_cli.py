@@ -22,7 +22,7 @@ from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.run_flags import run_flags
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from jaxrl.settings.options import dotted_names, option_fields
-from tests.helpers.agents import gymnax_id
+from tests.helpers.agents import gymnax_id, required
 from tests.helpers.command_line import ENV, SMALL, start
 from tests.helpers.paths import ROOT
 
@@ -69,7 +69,8 @@ def test_every_setting_is_a_flag(algorithm: str, capsys: pytest.CaptureFixture[s
     assert not missing
     config: Any = ALGORITHMS[algorithm].load().config
     assert all(f"--{name.replace('_', '-')}" in text for name in dotted_names(config))
-    agent = getattr(jaxrl, f"make_{algorithm}")(gymnax_id(algorithm))
+    env = gymnax_id(algorithm)
+    agent = getattr(jaxrl, f"make_{algorithm}")(env, **required(algorithm, env))
     added = {field.name: field.default for field in dataclasses.fields(config) if "added" in field.metadata}
     # total_steps is of a run, and horizon is the environment's limit; flags of options are absent unless they are given.
     apart = {"total_steps", "horizon", *option_fields(config)}

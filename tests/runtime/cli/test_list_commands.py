@@ -28,7 +28,7 @@ from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.run_flags import run_flags
 from jaxrl.runtime.console import tables
 from jaxrl.settings.options import dotted_names, option_fields
-from tests.helpers.agents import gymnax_id, slow_unless
+from tests.helpers.agents import gymnax_id, required, slow_unless
 from tests.helpers.paths import ROOT
 
 
@@ -174,7 +174,7 @@ def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.Captur
     out = output(capsys, "algos", name)
     shown = {line.split()[0]: line for line in out.splitlines() if line}
     config: Any = ALGORITHMS[name].load().config
-    own = getattr(jaxrl, f"make_{name}")(gymnax_id(name)).spec["settings"]
+    own = getattr(jaxrl, f"make_{name}")(gymnax_id(name), **required(name, gymnax_id(name))).spec["settings"]
     options = {setting: getattr(config(), setting) for setting in option_fields(config)}
     chosen = {setting: value.name if value else "none" for setting, value in options.items()}
     fields = {f"{setting}.{field}": x for setting, value in options.items() if value for field, x in vars(value).items()}
@@ -186,7 +186,7 @@ def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.Captur
     assert "a finite number >= 0" in shown["learning_rate"] and "0 disables learning" in shown["learning_rate"]
     network = own_network(ALGORITHMS[name])
     assert all(len(shown[argument].split()) > 3 for argument in list(inspect.signature(network).parameters)[2:])
-    assert f"jaxrl train {name} --env ENV" in out and f"jaxrl.make_{name}(env, *, model=None" in out
+    assert f"jaxrl train {name} --env ENV" in out and re.search(rf"jaxrl\.make_{name}\(env, \*, (data=None, )?model=None", out)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- presets

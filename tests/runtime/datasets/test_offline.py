@@ -23,7 +23,7 @@ from tests.helpers.agents import assert_bit_equal, small
 from tests.helpers.datasets import random_dataset
 from tests.helpers.hosted import hosted
 
-OFFLINE = ("dqn", "sac", "td3", "ddpg", "crossq", "iql")
+OFFLINE = ("dqn", "sac", "td3", "ddpg", "crossq", "iql", "bc")
 ENV = {"dqn": "CartPole-v1"}
 SIZES = {"num_envs", "rollout_length", "replay_ratio", "buffer_size", "learning_starts"}
 
@@ -48,7 +48,7 @@ def offline(algorithm: str, data: Any, env: Any = None, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("algorithm", OFFLINE)
-def test_algorithms_with_replay_learn_from_data(algorithm: str, box_data: Dataset, discrete_data: Dataset) -> None:
+def test_algorithms_learn_from_data(algorithm: str, box_data: Dataset, discrete_data: Dataset) -> None:
     """A step is so many updates from rows of the data. Between steps the state has no rows."""
     data = discrete_data if algorithm == "dqn" else box_data
     agent = offline(algorithm, data)

@@ -23,7 +23,7 @@ from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.types import Agent, HostStep
 from tests.helpers import probes
 from tests.helpers.agents import (
-    ALGORITHM_NAMES,
+    PLAYING,
     RECURRENT,
     assert_bit_equal,
     assert_close,
@@ -405,8 +405,8 @@ def test_what_goes_wrong_while_learning_is_told() -> None:
 
 
 def test_which_algorithms_learn_from_what_is_late() -> None:
-    takes = {name: small(name, suited(name, probes.truncation())).algorithm.tolerates_lag for name in ALGORITHM_NAMES}
-    replay = {name for name in ALGORITHM_NAMES if small(name, suited(name, probes.truncation())).algorithm.buffers}
+    takes = {name: small(name, suited(name, probes.truncation())).algorithm.tolerates_lag for name in PLAYING}
+    replay = {name for name in PLAYING if small(name, suited(name, probes.truncation())).algorithm.buffers}
     assert {name for name, late in takes.items() if late} >= {"ppo", "impala", *replay} >= {"ppo", "impala", "dqn", "sac"}
     assert not any(takes[name] for name in ("a2c", "reinforce", "pqn"))
 
