@@ -172,8 +172,15 @@ def make_dataset(rows: ReplayRow, env: Env | HostEnv | DatasetInfo, path: str | 
     best = np.argsort(-returns, kind="stable")
     lengths = ends - starts
     origins = np.concatenate([np.arange(starts[i], ends[i]) for i in best])
-    positions = (jnp.asarray(x, jnp.int32) for x in (origins, np.cumsum(lengths[best]), starts))
-    return Dataset(jax.tree.map(lambda x: x[:, None], records), *positions, jnp.asarray(returns_to_go), info)
+    as_positions = partial(jnp.asarray, dtype=jnp.int32)
+    return Dataset(
+        records=jax.tree.map(lambda x: x[:, None], records),
+        origins=as_positions(origins),
+        rows_of_best=as_positions(np.cumsum(lengths[best])),
+        starts=as_positions(starts),
+        returns_to_go=jnp.asarray(returns_to_go),
+        info=info,
+    )
 
 
 def digest_of(rows: ReplayRow) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatch
+from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.replay.dataset import info_of
 from jaxrl.rollout.running_statistics import Statistics, normalize_inputs
 from jaxrl.types import PyTree
@@ -22,7 +23,7 @@ def check_has_data(builder: str, keywords: Mapping[str, Any]) -> None:
         )
 
 
-def data_statistics(setup: ActorCriticSetup[Any]) -> Statistics | tuple[()]:
+def data_statistics(setup: AlgorithmSetup[Any]) -> Statistics | tuple[()]:
     """Return the moments of the data's observations, which a learner keeps as they are; () without data or normalisation."""
     if setup.data is None or not setup.config.normalize_observations:
         return ()
