@@ -1,0 +1,1 @@
+"""Estimates of a policy's value from data that other policies collected."""
