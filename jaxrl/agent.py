@@ -14,7 +14,7 @@ import numpy as np
 from jaxrl.metrics import all_reduce
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.replay.dataset import check_data
-from jaxrl.replay.dataset_replay import attach, detach
+from jaxrl.replay.dataset_replay import with_attached
 from jaxrl.rollout.collect import check_env_params, collect, init_actor
 from jaxrl.rollout.play import play_population, population_metrics
 from jaxrl.settings.validation import merge_hyperparams, setting_types
@@ -57,6 +57,7 @@ def bind(
     schedules: Mapping[str, Callable[[Array], Array]] | None = None,
     episodes: int = 0,
     data: Any = None,
+    online: bool = False,
 ) -> Agent:
     """Return an Agent whose ``step`` collects ``rollout_length`` rows in each of ``num_envs`` environments and learns from them.
 
@@ -70,18 +71,21 @@ def bind(
       episodes: episodes of each member.
       data: a ``Dataset`` to learn from in place of rollouts, or its description. The algorithm's replay draws from it
         (``jaxrl.replay.dataset_replay.dataset_replay``), and ``rollout_length`` is the number of updates of an iteration.
+      online: with ``data``, collect rollouts as without, and learn from both (``jaxrl.replay.dataset_replay.mixed_replay``).
     """
     if not isinstance(axis_name, str | None):
         raise TypeError(f"axis_name={axis_name!r} must be the name of a mapped axis, such as 'd', or None")
     setting_types(type(hyperparams))  # type: ignore[arg-type]  # raises if a field's type does not define its values
-    if data is not None:
-        init, step = _offline_functions(algorithm, data, rollout_length, axis_name)
+    if data is not None and axis_name is not None:
+        raise ValueError(f"axis_name={axis_name!r} cannot be used with data=…: devices share nothing, and each learns its seeds")
+    if data is not None and not online:
+        init, step = _offline_functions(algorithm, data, rollout_length)
     elif isinstance(env, HostEnv):
         init, step = _host_functions(algorithm, env)
     elif algorithm.members is not None:
         init, step = _population_functions(algorithm, env, num_envs // episodes, episodes, rollout_length, axis_name)
     else:
-        init, step = _pure_functions(algorithm, env, num_envs, rollout_length, axis_name)
+        init, step = _pure_functions(algorithm, env, num_envs, rollout_length, axis_name, data)
 
     defaults = hyperparams
 
@@ -98,8 +102,9 @@ def bind(
             refuse_env_params(env)
         return init(key, merge_hyperparams(defaults, hyperparams), env_params)
 
-    sizes = (num_envs, rollout_length)
-    return Agent(init_agent, step, algorithm, env, dict(spec or {}), *sizes, axis_name, defaults, schedules or {}, data, episodes)
+    sizes, of_data = (num_envs, rollout_length), (data, online)
+    fields = (axis_name, defaults, schedules or {}, *of_data, episodes)
+    return Agent(init_agent, step, algorithm, env, dict(spec or {}), *sizes, *fields)
 
 
 def with_total_steps(agent: Agent, hyperparams: Any, total_steps: int) -> Any:
@@ -210,7 +215,7 @@ def _strong(tree: PyTree) -> PyTree:
 
 
 def _pure_functions(
-    algorithm: Algorithm, env: Env, num_envs: int, rollout_length: int, axis_name: str | None
+    algorithm: Algorithm, env: Env, num_envs: int, rollout_length: int, axis_name: str | None, described: Any = None
 ) -> tuple[Callable[..., AgentState], Callable[..., Any]]:
     def collect_rollout(state: AgentState, env_id: Array) -> Any:
         policy, key = algorithm.policy(state.learner), fold_in(state.key, state.iteration)
@@ -241,8 +246,9 @@ def _pure_functions(
     if axis_name is not None:
         update = in_order(update)
 
-    def step(state: AgentState) -> tuple[AgentState, Metrics]:
+    def step(state: AgentState, data: Any = ()) -> tuple[AgentState, Metrics]:
         check_state(state)
+        check_data(data, described)
         if axis_name is not None:
             check_axis(axis_name)
         warn_if_eager(state)
@@ -251,7 +257,7 @@ def _pure_functions(
         with jax.named_scope("rollout"):
             actor, rollout, episodes = collect_rollout(state, env_id)
         with jax.named_scope("update"):
-            learner, metrics = update(state.learner, rollout, episodes)
+            learner, metrics = with_attached(update, data)(state.learner, rollout, episodes)
         return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1), metrics
 
     return init, step
@@ -294,11 +300,8 @@ def _without_actor(learner: Any, env_params: PyTree, key: Key) -> AgentState:
 
 
 def _offline_functions(
-    algorithm: Algorithm, described: Any, updates: int, axis_name: str | None
+    algorithm: Algorithm, described: Any, updates: int
 ) -> tuple[Callable[..., AgentState], Callable[..., Any]]:
-    if axis_name is not None:
-        raise ValueError(f"axis_name={axis_name!r} cannot be used with data=…: devices share nothing, and each learns its seeds")
-
     @jax.jit
     def init(key: Key, hyperparams: Any, env_params: PyTree) -> AgentState:
         learner_key, key = jax.random.split(key)
@@ -310,9 +313,9 @@ def _offline_functions(
         warn_if_eager(state)
         assert algorithm.learn is not None
         with jax.named_scope("update"):
-            learner, metrics = algorithm.learn(attach(state.learner, data))
+            learner, metrics = with_attached(algorithm.learn, data)(state.learner)
         counted = {"charts/valid_rows": Mean(jnp.int32(updates), jnp.int32(updates))}
-        return state._replace(learner=detach(learner), iteration=state.iteration + 1), counted | metrics
+        return state._replace(learner=learner, iteration=state.iteration + 1), counted | metrics
 
     return init, step
 

@@ -136,7 +136,7 @@ def make_train(
         [ceil(iterations / metrics_every)]. Rows are counted in 32 bits, so an entry covers fewer than 2**31.
       exact_steps: raise an error if ``total_steps`` is not a whole number of iterations.
     """
-    if getattr(agent, "data", None) is None:
+    if not isinstance(agent, Agent) or not agent.is_offline:
         check_pure(agent, "make_train")
     metrics_every = check_count("metrics_every", metrics_every)
     iterations = num_iterations(agent, total_steps, exact_steps=exact_steps)

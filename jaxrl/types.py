@@ -524,7 +524,7 @@ class InitAgentFn(Protocol):
 
 StepAgentFn: TypeAlias = Callable[..., tuple[AgentState, Metrics]]
 """``step(state)`` collects one rollout and learns from it. With ``Agent.data``, ``step(state, data)`` learns from the dataset,
-which all seeds share: ``jax.vmap(agent.step, in_axes=(0, None))``."""
+which all seeds share: ``jax.vmap(agent.step, in_axes=(0, None))``. Only with ``Agent.online`` does it collect a rollout too."""
 
 
 class Agent(NamedTuple):
@@ -544,8 +544,10 @@ class Agent(NamedTuple):
     schedules: Mapping[str, Callable[[Array], Array]] = {}
     """Hyperparameter -> function of the iteration that returns a factor on it."""
     data: Any = None
-    """The ``Dataset`` that it learns from, or its description. Then ``step(state, data)`` takes the dataset, ``num_envs`` is 1,
-    and a row is an update."""
+    """The ``Dataset`` that it learns from, or its description. Then ``step(state, data)`` takes the dataset. Unless the agent is
+    ``online``, ``num_envs`` is 1, and a row is an update."""
+    online: bool = False
+    """With ``data``: collect rollouts too, and learn from both."""
     episodes: int = 0
     """Episodes of each member of a population, whose ``num_envs`` environments play whole episodes of at most ``rollout_length``
     rows. 0 for algorithms that learn from rollouts."""
@@ -559,7 +561,12 @@ class Agent(NamedTuple):
     @property
     def collects_on_host(self) -> bool:
         """True if the rows come from environments on the host."""
-        return isinstance(self.env, HostEnv) and self.data is None
+        return isinstance(self.env, HostEnv) and not self.is_offline
+
+    @property
+    def is_offline(self) -> bool:
+        """True if it learns from a dataset alone."""
+        return self.data is not None and not self.online
 
 
 _METHODS_ELSEWHERE = {

@@ -89,7 +89,7 @@ class IQLHyperparams(NamedTuple):
 
 def policy(setup: ActorCriticSetup[IQLConfig], learner: TargetLearner) -> Policy:
     """Return the policy. It acts at random until the first update, and so during the warm-up."""
-    return Policy(learner.params._replace(critic=()), learner.statistics, learner.version == 0, learner.version)
+    return Policy(learner.params._replace(critic=()), learner.statistics, setup.acts_at_random(learner), learner.version)
 
 
 def outputs(setup: ActorCriticSetup[IQLConfig], actor: PyTree, inputs: StepInput) -> tuple[Any, Array]:

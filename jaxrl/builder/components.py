@@ -29,7 +29,7 @@ from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
 from jaxrl.registry import ALGORITHMS, Entry
 from jaxrl.replay import Replay
 from jaxrl.replay.dataset import Dataset, DatasetInfo, check_spaces, info_of
-from jaxrl.replay.dataset_replay import dataset_replay
+from jaxrl.replay.dataset_replay import dataset_replay, mixed_replay
 from jaxrl.replay.hindsight import hindsight_replay
 from jaxrl.replay.options import Future
 from jaxrl.rollout.inputs import example_input
@@ -436,8 +436,11 @@ def resolve_replay(replay: Any, env: Env | HostEnv, config: ReplayConfig, *, bef
 
     Args:
       replay: a ``ReplayFn``; None: that of the option ``config.replay``.
-      data: dataset to draw from instead; None without one.
+      data: dataset to draw from instead, or with ``config.online`` as well; None without one.
     """
+    if data is not None and config.online:
+        ring = resolve_replay(replay, env, config, before=before, after=after)
+        return mixed_replay(ring, config.mixing_ratio, before=before, after=after)
     if data is not None:
         if replay is not None:
             raise ValueError(f"replay={show(replay)} has no effect with data=…, whose rows are drawn with equal probability")

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from jaxrl.optimize import OptimizerFn, clipped_adam
 from jaxrl.replay.options import Episode, Final, Future, Prioritized, Uniform
-from jaxrl.settings.validation import Count, CountOrZero, Positive, added
+from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit, added
 from jaxrl.types import Env, HostEnv
 
 
@@ -107,6 +107,10 @@ class ReplayConfig(RolloutConfig):
     updates: Count = added(100)
     """Gradient steps of an iteration that learns from ``data`` alone; then a step is a gradient step, and ``num_envs``,
     ``rollout_length``, ``replay_ratio``, ``buffer_size`` and ``learning_starts`` have no effect."""
+    online: bool = added(False)
+    """With ``data``: collect rollouts as well, and learn from both. There is no warm-up."""
+    mixing_ratio: Unit = added(0.5)
+    """With ``online``: fraction of each batch that is drawn from the data."""
 
     @property
     def rows_per_update(self) -> tuple[int, str]:
@@ -140,13 +144,27 @@ class ReplayConfig(RolloutConfig):
         if self.buffer_size % self.num_envs:
             raise ValueError(f"buffer_size={self.buffer_size} must be a multiple of num_envs={self.num_envs}")
         self.check_buffer()
+        if not self.online and self.mixing_ratio != type(self)().mixing_ratio:
+            raise ValueError(f"mixing_ratio={self.mixing_ratio:g} has no effect without online=True: leave it out")
+        if self.online and not (self.mixing_ratio * self.batch_size).is_integer():
+            raise ValueError(
+                f"mixing_ratio={self.mixing_ratio:g} of batch_size={self.batch_size} is {self.mixing_ratio * self.batch_size:g} "
+                "rows, which must be a whole number: change one of these"
+            )
         if self.learning_starts > self.buffer_size:
             raise ValueError(f"learning_starts={self.learning_starts} must be at most buffer_size={self.buffer_size}")
 
-    def offline(self) -> Self:
-        """Return the settings of an agent that learns from a dataset alone: an iteration of one environment with a row for each
-        update. Raise ValueError if a setting has no effect then."""
+    def with_data(self) -> Self:
+        """Return the settings of an agent with a dataset. Raise ValueError if a setting has no effect then.
+
+        That of an agent that learns from it alone is an iteration of one environment with a row for each update.
+        """
         kind: Any = type(self)
+        if self.online:
+            for name, value in {"learning_starts": 0, "updates": kind().updates, "hindsight": None}.items():
+                if getattr(self, name, value) not in (value, getattr(kind(), name, value)):
+                    raise ValueError(f"{name}={getattr(self, name)!r} has no effect with online=True: leave it out")
+            return dataclasses.replace(self, learning_starts=0)
         defaults = kind()
         sizes: dict[str, Any] = {"num_envs": 1, "rollout_length": self.updates, "learning_starts": 0}
         sizes["replay_ratio"] = float(self.batch_size)
@@ -197,8 +215,12 @@ class DatasetConfig(AgentConfig):
     def updates_per_iteration(self) -> int:
         return self.updates
 
-    def offline(self) -> Self:
-        """Return the settings of an agent that learns from a dataset: themselves."""
+    @property
+    def online(self) -> bool:
+        return False
+
+    def with_data(self) -> Self:
+        """Return the settings of an agent with a dataset: themselves."""
         return self
 
 

@@ -117,6 +117,11 @@ class AlgorithmSetup(Generic[C]):
         """Return the optimiser's steps on parameters of these shapes. ``jaxrl.optimize.descent`` documents ``single_steps``."""
         return descent(self.optimizer, hyperparams, params, self.axis_name, single_steps=single_steps)
 
+    def acts_at_random(self, learner: LearnerState) -> Array:
+        """Return whether actions are drawn uniformly, bool[]: until the first update, and so during the warm-up. With a dataset
+        the policy acts from the start, because it may continue another run."""
+        return learner.version == 0 if self.data is None else jnp.zeros((), bool)
+
     def update_key(self, learner: LearnerState) -> Key:
         """Return the random key of this update, the same on all devices."""
         return fold_in(learner.key, learner.version)
@@ -284,6 +289,7 @@ class PreparedAgent(Generic[C]):
             schedules=self.setup.schedules,
             episodes=config.episodes,
             data=self.setup.data,
+            online=getattr(config, "online", False),
         )
 
     def _check_parts(self, algorithm: Algorithm, batch: Any) -> None:
@@ -336,7 +342,9 @@ def prepare(
     structure = structure.for_env(bound)
     dataset = resolve_data(parts.get("data"), bound)
     if dataset is not None:
-        structure = structure.offline()  # type: ignore[attr-defined]  # only families with replay have the keyword
+        structure = structure.with_data()  # type: ignore[attr-defined]  # only families with replay have the keyword
+    elif getattr(structure, "online", False):
+        raise ValueError("online=True has no effect without data=…: give the dataset, or leave it out")
     parts = {**parts, "model": with_arguments(parts["model"], default_model)}
     title = title_of(builder.__name__)
     check_actions(title, bound, actions)

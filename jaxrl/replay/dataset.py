@@ -242,8 +242,12 @@ def _moments(rows: ReplayRow) -> dict[str, Moments]:
     return found
 
 
-def check_data(data: Any, described: Dataset | DatasetInfo) -> None:
-    """Raise an error unless ``data`` is the described dataset, or one that is traced like it."""
+def check_data(data: Any, described: Dataset | DatasetInfo | None) -> None:
+    """Raise an error unless ``data`` is the described dataset, or one that is traced like it; or () where none is described."""
+    if described is None:
+        if data != ():
+            raise TypeError("this agent was built without data=…, so its step takes the state alone")
+        return
     if not isinstance(data, Dataset):
         fix = "step(state, agent.data), or jax.vmap(agent.step, in_axes=(0, None))(states, agent.data)"
         raise TypeError(f"this agent learns from data=…, so its step takes the Dataset: {fix}")

@@ -234,7 +234,7 @@ def _run(
         hidden = quiet or not current().is_first
         title, each = title_of(agent, len(seeds), len(devices)), getattr(driver, "devices_per_seed", 1)
         status = LiveStatus(folder.path, lambda: folder.is_there) if folder and current().is_first else None
-        unit = ENV_STEPS if agent.data is None else UPDATES
+        unit = UPDATES if agent.is_offline else ENV_STEPS
         displays = [make_progress(title, plan.total_steps, quiet=hidden, unit=unit), *([status] if status else [])]
         progress = resources.enter_context(contextlib.closing(Displays(*displays)))
         files = None

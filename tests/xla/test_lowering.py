@@ -43,9 +43,8 @@ def test_steps_of_seeds_over_devices_lower_for_accelerators(algorithm: str, monk
 
     def program(seeds: range, devices_per_seed: int) -> str:
         driver = FusedDriver(cartpole(algorithm), seeds, jax.devices()[:2], devices_per_seed)
-        states, alive = driver.shapes(), np.ones(len(seeds), bool)
-        step = driver._mapped(driver._iterate_one, (0, None, 0), states, np.int32(0), alive, gives=driver._iterated)
-        return lowered(step, states, np.int32(0), alive)
+        args = (driver.shapes(), np.int32(0), np.ones(len(seeds), bool), driver.data)
+        return lowered(driver._mapped(driver._iterate_one, (0, None, 0, None), *args, gives=driver._iterated), *args)
 
     alone, split = program(range(4), 1), program(range(2), 2)
     assert "all_reduce" in split and "all_reduce" not in alone and BARRIER not in split + alone

@@ -109,7 +109,7 @@ class NoiseExploration(NamedTuple):
 
 def policy(setup: ActorCriticSetup[Any], learner: TargetLearner) -> Policy:
     hp = setup.current(learner)
-    exploration = NoiseExploration(learner.version == 0, hp.exploration_noise, hp.ou_theta)
+    exploration = NoiseExploration(setup.acts_at_random(learner), hp.exploration_noise, hp.ou_theta)
     return Policy(ActorCriticPair(learner.params.actor, ()), learner.statistics, exploration, learner.version)
 
 

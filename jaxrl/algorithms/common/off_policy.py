@@ -228,4 +228,4 @@ def sample_discrete(output: Categorical, keys: Key, at_random: Array) -> Array:
 def policy(setup: AlgorithmSetup[Any], learner: Any) -> Policy:
     """Return the policy, without the critics. It acts at random until the first update, and so during the warm-up."""
     statistics = learner.statistics and learner.statistics._replace(critic=())
-    return Policy(learner.params._replace(critic=()), statistics, learner.version == 0, learner.version)
+    return Policy(learner.params._replace(critic=()), statistics, setup.acts_at_random(learner), learner.version)

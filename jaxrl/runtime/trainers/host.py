@@ -17,6 +17,8 @@ import numpy as np
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.metrics import merge
+from jaxrl.replay.dataset import Dataset
+from jaxrl.replay.dataset_replay import with_attached
 from jaxrl.replay.size import replay_bytes
 from jaxrl.rollout.play import Evaluation
 from jaxrl.runtime.checkpoint.convert_states import mark_discontinuity
@@ -38,16 +40,21 @@ Collected = tuple[Rollout, Metrics]
 
 
 class InPlace:
-    """Jitted function (learner, data) of an algorithm that donates the rows of the learner's replay, instead of copying them.
-    The rest of the learner is not donated, since callers may still act with it or return to it."""
+    """Jitted function (learner, given, *shared) of an algorithm that donates the rows of the learner's replay, instead of copying
+    them. The rest of the learner is not donated, since callers may still act with it or return to it. All seeds have the same
+    ``shared`` arguments."""
 
-    def __init__(self, algorithm: Algorithm, function: Callable[[Any, Any], Any], num_seeds: int | None = None) -> None:
-        function = over_seeds(num_seeds)(function)
-        self.split = partial(split_rows, algorithm, lead=0 if num_seeds is None else 1)
-        self.jitted = CompiledCall(jax.jit(lambda rows, rest, data: function(join_rows(rows, rest), data), donate_argnums=0))
+    def __init__(self, algorithm: Algorithm, function: Callable[..., Any], num_seeds: int | None = None, *shared: Any) -> None:
+        function = over_seeds(num_seeds)(function, in_axes=(0, 0, *[None for _ in shared]))
+        self.split, self.shared = partial(split_rows, algorithm, lead=0 if num_seeds is None else 1), shared
 
-    def __call__(self, learner: Any, data: Any) -> Any:
-        return self.jitted(*self.split(learner), data)
+        def joined(rows: Any, rest: Any, given: Any, *shared: Any) -> Any:
+            return function(join_rows(rows, rest), given, *shared)
+
+        self.jitted = CompiledCall(jax.jit(joined, donate_argnums=0))
+
+    def __call__(self, learner: Any, given: Any) -> Any:
+        return self.jitted(*self.split(learner), given, *self.shared)
 
 
 class HostLearner:
@@ -65,9 +72,10 @@ class HostLearner:
         self.start: Callable[..., AgentState] = agent.init if num_seeds is None else CompiledCall(jax.jit(over(agent.init)))
         self.policy: Callable[..., Policy] = jax.jit(over(algorithm.policy))
         self.update_one: Callable[[Any, Any], tuple[Any, Metrics]] = algorithm.learn_from or algorithm.update
-        self.update = InPlace(algorithm, self.update_one, num_seeds)
+        data = jax.device_put(agent.data, jax.local_devices()[0]) if isinstance(agent.data, Dataset) else ()
+        self.update = InPlace(algorithm, self._update, num_seeds, data)
         self.observe = InPlace(algorithm, algorithm.observe, num_seeds) if algorithm.observe else None
-        self.learn = InPlace(algorithm, self._learn, num_seeds)
+        self.learn = InPlace(algorithm, self._learn, num_seeds, data)
         self.iteration_key: Callable[..., Key] = jax.jit(over(jax.random.fold_in))
         self.count = jax.jit(lambda valid: valid.sum((-2, -1), dtype=jnp.int32))
 
@@ -106,11 +114,14 @@ class HostLearner:
         begin = getattr(self.sampler, "begin", None)
         return begin(policy, key) if begin else partial(self.sampler.collect, policy, key)
 
-    def _learn(self, learner: Any, data: tuple[Any, ...]) -> tuple[AgentState, Array, Metrics]:
-        others, *collected, alive = data
+    def _update(self, learner: Any, rollout: Rollout, data: Any) -> tuple[Any, Metrics]:
+        return with_attached(self.update_one, data)(learner, rollout)
+
+    def _learn(self, learner: Any, given: tuple[Any, ...], data: Any) -> tuple[AgentState, Array, Metrics]:
+        others, *collected, alive = given
 
         def step(state: AgentState) -> tuple[AgentState, Metrics]:
-            learner, metrics = self.learn_from(state.learner, *collected)
+            learner, metrics = with_attached(self.learn_from, data)(state.learner, *collected)
             iteration = state.iteration + self.iterations_per_update
             return state._replace(learner=learner, iteration=iteration), metrics
 

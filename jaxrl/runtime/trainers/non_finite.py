@@ -74,7 +74,7 @@ def of_next_rollout(agent: Agent, state: AgentState) -> Suspects:
     rows were checked.
     """
     algorithm: Algorithm = agent.algorithm
-    if agent.episodes or agent.data is not None:
+    if agent.episodes or agent.is_offline:
         devices = 1 if agent.axis_name is None else jax.lax.axis_size(agent.axis_name)
         return Suspects(*jnp.zeros((2, agent.num_envs // devices), bool))
     env: Any = agent.env

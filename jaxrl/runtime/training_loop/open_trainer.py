@@ -50,7 +50,7 @@ def open_driver(
     note: Callable[[str], None] = print,
 ) -> tuple[Driver, list[jax.Device], str | None]:
     """Return the driver for the agent's kind of environment, its devices, and advice about them."""
-    if agent.data is not None:
+    if agent.is_offline:
         fused, layout = open_fused(agent, seeds, devices_per_seed)
         return fused, layout.devices, layout.advice
     if agent.episodes and isinstance(agent.env, HostEnv):

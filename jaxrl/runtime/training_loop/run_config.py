@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxrl.parallel import check_devices
 from jaxrl.runtime.actors.scheme import Scheme, resolve_scheme
+from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs.run_folder import plain
 from jaxrl.runtime.logs.trackers import import_wandb
 from jaxrl.runtime.samplers.by_name import check_overlap, check_sampler
@@ -152,12 +153,14 @@ class Collection(Settings):
 
     def for_agent(self, agent: Agent) -> Collection:
         """Return the collection with a ``Scheme``, which has its number of workers, or None."""
-        if agent.data is not None:
+        if agent.is_offline:
             for each in fields(self):
                 if (value := getattr(self, each.name)) != each.default:
                     raise ValueError(f"{each.name}={value!r} has no effect with data=…: no environment is stepped to learn")
         places = {"engine": self.engine, "placement": self.placement, "insecure": self.insecure or None}
         scheme = resolve_scheme(agent, self.scheme, self.num_workers, **places)
+        if agent.online and (not current().is_alone or (scheme is not None and scheme.updates == "all_reduced")):
+            raise ValueError("online=True learns on one device of one process: use a scheme with updates='learner'")
         sampler, overlap = check_sampler(agent, self.sampler), check_overlap(agent, self.overlap)
         if scheme is not None and (overlap or sampler != "sync"):
             which = "overlap=True" if overlap else f"sampler={sampler!r}"

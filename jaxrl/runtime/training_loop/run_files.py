@@ -219,7 +219,7 @@ class RunFiles:
             return
         self.folder.check_there()
         with best_effort(CURVE):
-            x_name = X_NAME if self.agent.data is None else UPDATES_NAME
+            x_name = UPDATES_NAME if self.agent.is_offline else X_NAME
             learning_curve(history, self.folder.path / CURVE, title=title, subtitle=subtitle, x_name=x_name)
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
 from jaxrl.runtime.console.progress import Progress, duration, spread
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs import records as logs
+from jaxrl.runtime.logs.dip import dip_in_words
 from jaxrl.runtime.logs.records import (
     EVALUATION_EPISODES,
     EVALUATION_LENGTH,
@@ -333,6 +334,8 @@ class Session:
         parts = [how + spent({"compilation": self.compile_seconds, "evaluation": self.evaluation_seconds})]
         if known := known_rows(history, EVALUATION_RETURN):
             parts.append(f"evaluation return {spread({EVALUATION_RETURN: known[-1]}, EVALUATION_RETURN)}")
+        if known and self.driver.agent.online:
+            parts.append(dip_in_words(history, self.plan.total_steps))
         if files:
             parts.append(f"results in {files.folder.shown}")
         if self.files and (not self.ended or self.failure):
