@@ -102,9 +102,21 @@ def bind(
             refuse_env_params(env)
         return init(key, merge_hyperparams(defaults, hyperparams), env_params)
 
-    sizes, of_data = (num_envs, rollout_length), (data, online)
-    fields = (axis_name, defaults, schedules or {}, *of_data, episodes)
-    return Agent(init_agent, step, algorithm, env, dict(spec or {}), *sizes, *fields)
+    return Agent(
+        init_agent,
+        step,
+        algorithm,
+        env,
+        dict(spec or {}),
+        num_envs,
+        rollout_length,
+        axis_name,
+        defaults,
+        schedules or {},
+        data=data,
+        online=online,
+        episodes=episodes,
+    )
 
 
 def with_total_steps(agent: Agent, hyperparams: Any, total_steps: int) -> Any:
