@@ -15,8 +15,8 @@ from jax import export
 
 import jaxrl
 from jaxrl.models import CORES, actor_critic, greedy_policy, q_network
-from jaxrl.models.attention import attention, distance_bias
 from jaxrl.models.config import ActorCriticConfig, CoreConfig, GreedyPolicyConfig, QNetworkConfig
+from jaxrl.models.cores import attention, distance_bias
 from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.outputs import row_by_row
 from jaxrl.runtime.checkpoint.restore import restore
@@ -227,7 +227,7 @@ def test_the_carry_is_seen_as_far() -> None:
             assert seen.tolist() == [t <= i for t in range(5)]
 
 
-@pytest.mark.parametrize("start", [0, 3])
+@pytest.mark.parametrize("start", [0, 3, 6])
 @pytest.mark.parametrize("by_steps", [False, True])
 def test_nothing_passes_the_start_of_an_episode(start: int, by_steps: bool) -> None:
     """Not even numbers that are not finite."""
@@ -316,7 +316,7 @@ def test_defaults_and_names_of_parameters() -> None:
     assert layers["layer_0"]["hidden"]["kernel"] == (64, 256)
 
 
-def test_initial_features_have_unit_variance_and_the_bias_is_zero() -> None:
+def test_initial_kernels_are_scaled_and_the_bias_is_zero() -> None:
     model = q_network(OBSERVATION, DISCRETE, core="attention")
     params = jit(model.init)(KEY(), example_input(OBSERVATION, DISCRETE))["params"]["core_layers"]
     for name in ("layer_0", "layer_1"):
