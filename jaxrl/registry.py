@@ -277,6 +277,14 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "openaies": ("es", ""),
     "td3bc": ("td3", "--cloning td3_bc"),
     "rebrac": ("td3", "--cloning rebrac --critic layer_norm=True"),
+    "cql": (
+        "sac",
+        "--conservative cql --model hidden_sizes=256,256,256 --learning-rate 3e-4 --actor-learning-rate 1e-4 "
+        "--temperature.learning-rate 1e-4",
+    ),
+    "calql": ("sac", "--conservative cql --conservative.calibrated True"),
+    "cqlrho": ("sac", "--conservative cql --conservative.weighted False"),
+    "discretecql": ("dqn", "--conservative cql"),
     "awac": ("iql", "--value sampled --weight.beta 1"),
     "crr": ("iql", "--value sampled --weight binary"),
     "behaviorcloning": ("bc", ""),

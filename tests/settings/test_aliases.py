@@ -25,6 +25,7 @@ from jaxrl.settings.options import dotted_names, option_fields
 from jaxrl.types import Agent
 from tests.helpers import probes
 from tests.helpers.agents import ALGORITHM_NAMES, every_algorithm, required, small, small_dqn, small_ppo
+from tests.helpers.datasets import random_dataset
 
 ENV = probes.constant_reward()
 Builder = Callable[..., Agent]
@@ -315,9 +316,10 @@ def test_algorithms_that_are_settings_here(name: str, tmp_path: Path, capsys: py
     assert capsys.readouterr().err == f"jaxrl: {name} is {ALGORITHMS[algorithm].title} here: {line}\n" * 2
     env = "jaxrl:BitFlip" if name == "her" else "Pendulum-v1" if algorithm in ("sac", "td3") else "CartPole-v1"
     _, settings = parse(algorithm, ["--env", env, *flags.split()])
-    ALGORITHMS[algorithm].load().make(env, **settings, **required(algorithm, env))
-    if name == "rainbow":
-        assert ALGORITHMS[algorithm].load().make(env, **settings).spec == jaxrl.make_rainbow(env).spec
+    others = {"data": random_dataset(env)} if name == "calql" else required(algorithm, env)
+    ALGORITHMS[algorithm].load().make(env, **settings, **others)
+    if name in ("rainbow", "cql"):
+        assert ALGORITHMS[algorithm].load().make(env, **settings).spec == getattr(jaxrl, f"make_{name}")(env).spec
     path = tmp_path / "grid.toml"
     path.write_text(f'algorithm = "{name}"\nenv = "x"\ntotal_steps = 64\n[grid]\ngamma = [0.9]\n')
     with pytest.raises(ValueError, match=f"grid.toml: {name} is "):

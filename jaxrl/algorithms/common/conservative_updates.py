@@ -9,15 +9,17 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import critic_ensemble, soft_policy
-from jaxrl.algorithms.common.conservative import Penalty, discrete_gap, sampled_gap
+from jaxrl.algorithms.common.conservative import LagrangeCQL, Penalty, discrete_gap, sampled_gap
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, action_values
 from jaxrl.distributions import TanhNormal, select_actions
 from jaxrl.exploration.action_noise import standard_normal, uniform_of
 from jaxrl.optimize.gradients import pmean
 from jaxrl.replay.dataset import Dataset
+from jaxrl.replay.dataset_replay import Mixture
 from jaxrl.replay.transitions import ReplayRow, Transitions
 from jaxrl.rollout.autoreset import next_input
 from jaxrl.settings.validation import refuse_unused
@@ -40,6 +42,13 @@ def check_conservative(setup: ActorCriticSetup[Any]) -> None:
             raise ValueError(f"calibrated=True is for Box actions, whose term has actions of the policy, and not for {space}")
     if chosen.calibrated and setup.data is None:
         raise ValueError("calibrated=True bounds values by the returns of a dataset: give data=…, or leave it out")
+    if chosen.calibrated and setup.replay.prioritised:
+        raise ValueError("calibrated=True needs draws that do not depend on priorities: leave replay=Prioritized() out")
+    if isinstance(chosen, LagrangeCQL) and "conservative_weight" in setup.schedules:
+        raise ValueError(
+            "schedules['conservative_weight'] has no effect: LagrangeCQL starts at it. Use CQL(), or a schedule for "
+            "conservative_threshold"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------- draws of an iteration
@@ -98,7 +107,8 @@ def discounted_returns(rows: ReplayRow, beyond: Array, gamma: Array | float) -> 
 
 
 def references(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Array:
-    """Return the discounted returns of the rows that an iteration draws, f32[updates · batch_size].
+    """Return the discounted returns of the rows that an iteration draws, f32[updates · batch_size]; −∞ for rows that the agent
+    collected itself, whose episodes may not have ended.
 
     The draw is that of ``critic_ensemble.draw_updates``, since it depends on the learner alone. V is the least target critic's
     value of an action of the policy, both at the start of the iteration.
@@ -109,8 +119,11 @@ def references(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Arra
     beyond = (
         jnp.zeros(len(records.words)).at[ends].set(_last_values(setup, learner, *(records[ends - i].unpack() for i in (1, 0))))
     )
-    # A row that the agent collects itself has no return yet. A replay that mixes such rows in gives them −∞ here.
-    return discounted_returns(records.unpack(), beyond, gamma)[draw.row]
+    found, of_data = discounted_returns(records.unpack(), beyond, gamma)[draw.row], np.ones(len(draw.row), bool)
+    if setup.config.online:
+        mixture: Mixture = setup.replay.draw.args[0]  # type: ignore[attr-defined]  # a partial, see jaxrl.replay.bind
+        of_data = mixture.is_data(len(draw.row))
+    return jnp.where(of_data, found, -jnp.inf)
 
 
 def _last_values(setup: ActorCriticSetup[Any], learner: Any, last: ReplayRow, reached: ReplayRow) -> Array:
@@ -211,8 +224,8 @@ def adapted(setup: ActorCriticSetup[Any], hp: Any, state: PyTree, metrics: dict[
 def actor_loss(
     setup: ActorCriticSetup[Any], actor: PyTree, critic: PyTree, temperature: Array, update: Any
 ) -> tuple[Array, dict[str, Array]]:
-    """The policy's loss in SAC; in the first ``cloning_updates`` E[α·log π(a′ | s) − log π(a | s)], with the action a of the data and
-    a′ of the policy (the authors' code)."""
+    """The policy's loss in SAC; in the first ``cloning_updates`` E[α·log π(a′ | s) − log π(a | s)], with the action a of the data
+    and a′ of the policy (the authors' code)."""
     loss, logged = soft_policy.actor_loss(setup, actor, critic, temperature, update)
     if setup.config.conservative is None or not setup.config.conservative.cloning_updates:
         return loss, logged
