@@ -304,7 +304,7 @@ def test_seeds_that_diverged_are_left_out(
         (["{runs}/ppo", "--env", "Acrobot-v1"], "its observations are Box(6) float32, but they were trained on"),
         (["{runs}/ppo", "--env", "CartPol-v1"], "Did you mean 'CartPole-v1'"),
         (["{runs}/ppo", "--env", "envpool:MountainCar-v0"], "does not fit these policies"),
-        (["{runs}", "--seed", "3"], "none of the 2 runs that were found can be played"),
+        (["{runs}", "--seed", "3"], "none of the 2 runs that were found can be evaluated"),
     ],
 )
 def test_wrong_requests(args: list[str], words: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,8 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -28,11 +29,15 @@ A return is the sum of the raw rewards of an entire episode. Every policy plays 
 environment, so that short episodes are not favoured. Episodes depend only on the seed and --eval-seed: the same command prints
 the same numbers, all runs play the same episodes, and no policy was selected by them.
 
+With --data no environment is played: the discounted value of each policy is estimated from the rows of a dataset by fitted Q
+evaluation, with its standard error over four critics.
+
 try:
   jaxrl eval runs/cartpole                                   the best policies of all seeds
   jaxrl eval runs --json scores.json                         every run below a folder
   jaxrl eval runs/a runs/b --which last --explore            the last policies, acting as in training
   jaxrl eval runs/cartpole --env "CartPole-v1?length=0.8"    in a different environment than in training
+  jaxrl eval runs/iql --data mixed.npz                       estimated values, from a dataset alone
 
 Ctrl-C stops and reports the runs that are done. Runs found below a folder that cannot be played are skipped and reported; the
 exit code is then 1.
@@ -51,6 +56,12 @@ class EvalOptions(PlayOptions):
     """Only this seed of each run; can be repeated."""
     max_steps: Annotated[Count | None, shown_as("INT", "the environment's limit")] = None
     """Steps after which an episode is cut; its return so far counts."""
+    data: Annotated[str | None, shown_as("FILE", "none")] = None
+    """Estimate values from this dataset instead of playing: a file, a folder, or minari:ID."""
+    gamma: Annotated[float | None, shown_as("FLOAT", "the run's, with --data")] = None
+    """Discount per step of values that are estimated."""
+    updates: Annotated[Count | None, shown_as("INT", "20,000, with --data")] = None
+    """Gradient steps of an estimate."""
     json: Annotated[str | None, shown_as("FILE")] = None
     """Write returns and lengths of all episodes, settings and versions to this file; '-' is the standard output."""
 
@@ -60,11 +71,25 @@ class EvalOptions(PlayOptions):
         if not self.runs:
             raise ValueError("name at least one folder of a run: jaxrl eval RUN")
         super().check()
+        self.check_effect()
         if self.json not in (None, "-"):
             path = absolute(self.json)
             if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
                 reason = "it is a folder" if path.is_dir() else "it, or its folder, does not exist or is not writable"
                 raise OSError(f"json={self.json!r} cannot be written to: {reason}. Name a writable file, or '-'")
+
+    def check_effect(self) -> None:
+        """Raise ValueError for an option that has no effect with, or without, a dataset."""
+        of_playing, of_data = ("episodes", "max_steps", "env", "eval_seed"), ("gamma", "updates")
+        for name in of_data if self.data is None else of_playing:
+            if getattr(self, name) != getattr(EvalOptions, name):
+                why = "without --data" if self.data is None else "with --data: no episode is played"
+                raise ValueError(f"--{name.replace('_', '-')} has no effect {why}: leave it out")
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options that have an effect, for the JSON file."""
+        without = ("data", "gamma", "updates") if self.data is None else ("episodes", "max_steps", "env", "eval_seed")
+        return {name: x for name, x in dataclasses.asdict(self).items() if name not in ("runs", "json", "trust", *without)}
 
 
 def main(args: Sequence[str]) -> int:
@@ -74,35 +99,53 @@ def main(args: Sequence[str]) -> int:
     runs = find_runs(options.runs)
     from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
     from jaxrl.runtime.console.progress import spinner
-    from jaxrl.runtime.evaluation.evaluate_runs import EvaluationSettings, evaluate_run
-    from jaxrl.runtime.system.devices import enable_compilation_cache, request_devices_for
+    from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_devices, request_devices_for
 
-    request_devices_for([options.env] if options.env else [str(spec_of(run).get("env")) for run in runs])
+    if options.data is None:
+        request_devices_for([options.env] if options.env else [str(spec_of(run).get("env")) for run in runs])
+    else:
+        request_cpu_devices()
     import_env_module(options.env)
     enable_compilation_cache()
-    settings = EvaluationSettings(options.episodes, options.explore, options.eval_seed, options.max_steps)
-    seeds = list(dict.fromkeys(options.seed)) or None
-    chosen: dict[str, Any] = {"which": options.which, "seeds": seeds, "env_id": options.env, "trust": options.trust}
-    results: list[RunScore] = []
+    evaluate, report_all = evaluation(options)
+    results: list[Any] = []
     skipped: dict[str, str] = {}
     try:
         with spinner("jaxrl eval") as say:
             for run, named in runs.items():
                 try:
                     import_trusted(spec_of(run), options.trust)
-                    results.append(evaluate_run(run, settings, **chosen, begin=announce, say=say))
+                    results.append(evaluate(run, begin=announce, say=say))
                 except (ValueError, TypeError, OSError, ImportError) as error:
                     if named:
                         raise
                     skipped[run] = " ".join(str(error).split())
     finally:  # report finished runs also after an error or Ctrl-C
         if results:
-            report(results, options)
+            report_all(results)
     for run, reason in skipped.items():
         print(f"skipped {run}: {reason}", file=sys.stderr)
     if not results:
-        raise ValueError(f"none of the {len(runs)} runs that were found can be played")
+        raise ValueError(f"none of the {len(runs)} runs that were found can be evaluated")
     return 1 if skipped else 0
+
+
+def evaluation(options: EvalOptions) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    """Return the evaluation of a run, by playing or from a dataset, and the function that reports a list of results."""
+    seeds = list(dict.fromkeys(options.seed)) or None
+    chosen: dict[str, Any] = {"which": options.which, "seeds": seeds, "trust": options.trust}
+    if options.data is None:
+        from jaxrl.runtime.evaluation.evaluate_runs import EvaluationSettings, evaluate_run
+
+        settings = EvaluationSettings(options.episodes, options.explore, options.eval_seed, options.max_steps)
+        return partial(evaluate_run, settings=settings, env_id=options.env, **chosen), partial(report, options=options)
+    from jaxrl.runtime.cli.estimates import report_values
+    from jaxrl.runtime.datasets.files import load_dataset
+    from jaxrl.runtime.evaluation.estimate_runs import estimate_run
+
+    given: dict[str, Any] = {} if options.updates is None else {"updates": options.updates}
+    estimate = partial(estimate_run, data=load_dataset(options.data), gamma=options.gamma, explore=options.explore, **given)
+    return partial(estimate, **chosen), partial(report_values, settings=options.settings(), file=options.json)
 
 
 def announce(text: str) -> None:
@@ -203,7 +246,6 @@ def as_json(results: Sequence[RunScore], options: EvalOptions) -> dict[str, Any]
     from jaxrl.runtime.logs.provenance import installed_versions
     from jaxrl.runtime.logs.run_folder import plain, without_nan
 
-    settings = {name: value for name, value in dataclasses.asdict(options).items() if name not in ("runs", "json", "trust")}
     runs = []
     for result in results:
         known = result.returns[np.isfinite(result.returns)]
@@ -220,4 +262,4 @@ def as_json(results: Sequence[RunScore], options: EvalOptions) -> dict[str, Any]
                 **result.played._asdict(),
             }
         )
-    return {"settings": settings, "versions": installed_versions(), "runs": without_nan(plain(runs))}
+    return {"settings": options.settings(), "versions": installed_versions(), "runs": without_nan(plain(runs))}
