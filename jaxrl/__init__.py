@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jaxrl.algorithms.ddpg import make_ddpg as make_ddpg
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
     from jaxrl.algorithms.dqn import make_rainbow
+    from jaxrl.algorithms.dt import make_dt as make_dt
     from jaxrl.algorithms.es import make_es as make_es
     from jaxrl.algorithms.impala import make_impala as make_impala
     from jaxrl.algorithms.iql import make_iql as make_iql

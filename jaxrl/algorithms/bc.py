@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from gymnasium import spaces
 
+from jaxrl.algorithms.common import cloning
 from jaxrl.algorithms.common.cloning import CloningLearner, cloning_loss, played_action
-from jaxrl.algorithms.common.offline import check_has_data, data_statistics
+from jaxrl.algorithms.common.offline import check_has_data
 from jaxrl.builder.components import check_greedy_policy, resolve_replay
 from jaxrl.builder.config import DatasetConfig
 from jaxrl.builder.keywords import dataset_keywords, split_keywords, with_keywords_of
@@ -20,7 +21,7 @@ from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import prepare
 from jaxrl.models import greedy_policy
 from jaxrl.replay import Draw
-from jaxrl.replay.transitions import Transitions, example_row, transitions
+from jaxrl.replay.transitions import Transitions, transitions
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.rollout.running_statistics import normalize_inputs
 from jaxrl.settings import hyperparams as shared
@@ -49,12 +50,6 @@ class BCHyperparams(NamedTuple):
     total_steps: shared.TotalSteps = 0.0
 
 
-def init(setup: ReplaySetup[BCConfig], key: Key, hyperparams: BCHyperparams) -> CloningLearner:
-    learner = setup.init_learner(key, hyperparams, data_statistics(setup))
-    stored = setup.replay.init(example_row(setup.observation_space, setup.action_space))
-    return CloningLearner(**learner._asdict(), replay=stored)
-
-
 def act(
     setup: ReplaySetup[BCConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
@@ -70,27 +65,17 @@ def loss(setup: ReplaySetup[BCConfig], params: PyTree, batch: Transitions) -> tu
 
 
 def learn(setup: ReplaySetup[BCConfig], learner: CloningLearner) -> tuple[CloningLearner, Metrics]:
-    hp = setup.current(learner)
-    descent = setup.descent(hp, learner.params)
-
     def batch(replay: PyTree, draw: Draw) -> Transitions:
         drawn = transitions(setup.replay, replay, draw, 0.0)
         drawn = zero_invalid(drawn, drawn.valid)
-        action = from_environment(setup.action_space, drawn.action)
-        return drawn._replace(inputs=normalize_inputs(learner.statistics, drawn.inputs), action=action)
+        return drawn._replace(action=from_environment(setup.action_space, drawn.action))
 
-    def update_once(progress: Any, update: tuple[Array, Transitions]) -> Any:
-        progress, metrics = descent.step(lambda params: loss(setup, params, update[1]), progress)
-        return progress, (metrics, ())
-
-    start = descent.start(learner.params, learner.opt_state)
-    progress, replay, metrics = setup.scan_updates(learner, update_once, start, batch)
-    return setup.updated(learner, hp, metrics, **descent.finish(progress), replay=replay)
+    return cloning.learn(setup, learner, batch, partial(loss, setup))
 
 
 def make_algorithm(setup: ReplaySetup[BCConfig]) -> Algorithm:
     """Return BC as an ``Algorithm``, bound to spaces but not to an environment."""
-    return setup.algorithm(init=init, act=act, learn=learn)
+    return setup.algorithm(init=cloning.init, act=act, learn=learn)
 
 
 @with_keywords_of(dataset_keywords)

@@ -317,6 +317,7 @@ def prepare(
     *,
     memory: bool = False,
     statistics: bool = False,
+    seen_space: Callable[[spaces.Space], spaces.Space] = lambda space: space,
 ) -> PreparedAgent[C]:
     """Check and resolve a builder's arguments: settings, environment, model, optimiser, schedules and losses.
 
@@ -331,6 +332,7 @@ def prepare(
       parts: all other keywords of the builder: ``model``, ``optimizer``, ``schedules``, ``axis_name`` and any others.
       memory: the algorithm can train recurrent models, so it calls the model's ``unroll``, not only ``apply``.
       statistics: the algorithm learns the statistics of models that have some, so it calls ``train_model``.
+      seen_space: function of the observation space that gives the space of what the model sees.
 
     Raises:
       TypeError: unknown keyword (the nearest is suggested), wrong kind of environment, action space or part.
@@ -349,19 +351,20 @@ def prepare(
     title = title_of(builder.__name__)
     check_actions(title, bound, actions)
     network = structure.network(default_model)
-    model = resolve_model(as_network(parts["model"], default_model, network), network, bound)
+    seen = bound._replace(observation_space=seen_space(bound.observation_space))
+    model = resolve_model(as_network(parts["model"], default_model, network), network, seen)
     if (recurrent := is_recurrent(model)) and not memory:
         raise TypeError(f"{title} learns from single rows, so its model must be memoryless (initial_carry gives ())")
     if not statistics:
         check_statistics(title, model)
     losses = resolve_losses(parts.get("extra_losses", ()))
     intrinsic = resolve_intrinsic(parts.get("intrinsic"), bound)
-    output = model_output(parts["model"], model, bound, unrolled=memory)
+    output = model_output(parts["model"], model, seen, unrolled=memory)
     structure.check(recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)
     check_scheduled(structure, factors)
     chosen = parts["optimizer"] or structure.optimizer
-    optimizer, unread = resolve_optimizer(chosen, model, bound, data, hyperparams(), [*factors])
+    optimizer, unread = resolve_optimizer(chosen, model, seen, data, hyperparams(), [*factors])
     both_spaces = (bound.observation_space, bound.action_space)
     setup = AlgorithmSetup(
         *both_spaces, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"], data=dataset
