@@ -44,6 +44,8 @@ class SweepFile:
     """A number of seeds, or a list."""
     eval_episodes: int = 128
     eval_explore: bool = False
+    data: str | None = None
+    """Dataset to learn from in place of rollouts, as ``jaxrl.load_dataset`` reads it."""
     settings: Mapping[str, Any] = ()  # type: ignore[assignment]
     """Settings of the algorithm that all jobs share."""
     grid: Mapping[str, Sequence[Any]] = ()  # type: ignore[assignment]
@@ -114,6 +116,7 @@ def _checked(sweep: SweepFile) -> SweepFile:
     check_switches(eval_explore=sweep.eval_explore)
     if not isinstance(sweep.env, str):
         raise TypeError(f'env = {sweep.env!r} must be an id, such as "CartPole-v1"')
+    check_data_of(sweep.algorithm, sweep.data)
     total_steps, episodes = check_count("total_steps", sweep.total_steps), check_count("eval_episodes", sweep.eval_episodes)
     plain = replace(sweep, total_steps=total_steps, eval_episodes=episodes, settings=settings, grid=grid)
     for job in expand(plain):
@@ -123,10 +126,22 @@ def _checked(sweep: SweepFile) -> SweepFile:
         dotted = [{name: each} for name, values in grid.items() if name in dotted_names(config) for each in values]
         try:
             for field in [{}, *(each for each in dotted if not each.keys() & job.settings.keys())]:
-                split_settings(entry.builder, config, hyperparams, combination | field)[0].check(recurrent=recurrent)
+                structure: Any = split_settings(entry.builder, config, hyperparams, combination | field)[0]
+                (structure.with_data() if sweep.data else structure).check(recurrent=recurrent)
         except (TypeError, ValueError) as error:
             raise ValueError(f"job {job.name!r} cannot be built: {error}") from error
     return plain
+
+
+def check_data_of(algorithm: str, data: Any) -> None:
+    """Raise TypeError or ValueError unless ``data``, a dataset's file or None, suits the algorithm."""
+    entry = ALGORITHMS[algorithm]
+    if not isinstance(data, str | None):
+        raise TypeError(f'data = {data!r} must be a file, such as "mixed.npz"')
+    if data is None and entry.family == "dataset":
+        raise ValueError(f'{entry.title} learns from a dataset alone: give data = "FILE"')
+    if data is not None and "data" not in inspect.signature(entry.load().make).parameters:
+        raise ValueError(f"{entry.title} takes no data: it learns from rollouts")
 
 
 def grid_names(algorithm: str) -> tuple[list[str], dict[str, str]]:
@@ -204,7 +219,8 @@ class Manifest:
         self.jobs, self.done = [job.name for job in expand(sweep)], list[str]()
         if self.path.exists():
             found = parse_json(read_regular(self.path))
-            is_other = {"eval_explore": False, **found["sweep"]} != self.sweep  # older manifests have greedy evaluations only
+            older = {"eval_explore": False, "data": None}  # manifests from before these entries
+            is_other = {**older, **found["sweep"]} != self.sweep
             if is_other and (found["done"] or (folder / JOBS).exists()):  # a file corrected before anything ran is accepted
                 raise FileExistsError(f"out={str(folder)!r} holds another sweep: name another folder, or use that sweep's file")
             self.done = found["done"]

@@ -27,6 +27,10 @@ def main(folder: str, name: str, *trust: str) -> int:
     import_env_module(sweep.env)
     check_factory(sweep.env, trust)
     settings: dict[str, Any] = {**sweep.settings, **job.settings}
+    if sweep.data is not None:
+        from jaxrl.runtime.datasets.files import load_dataset
+
+        settings["data"] = load_dataset(sweep.data, sweep.env)
     agent = ALGORITHMS[sweep.algorithm].load().make(sweep.env, **settings)
     seeds = check_seeds(sweep.seeds)
     members = [(member, seed) for member in job.members for seed in seeds]

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxrl
 import jaxrl.runtime.run
 from jaxrl.agent import with_total_steps
-from jaxrl.algorithms import ALGORITHMS
 from jaxrl.optimize.schedules import scheduled
 from jaxrl.runtime import sweep as sweep_module
 from jaxrl.runtime.cli import sweep_job
@@ -24,13 +24,14 @@ from jaxrl.runtime.cli.commands import sweep as sweep_command
 from jaxrl.runtime.cli.commands.sweep import SweepResult, collect
 from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep
+from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep, run_sweep
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from jaxrl.runtime.training_loop.members import check_hyperparams, check_members
 from jaxrl.runtime.training_loop.plan import make_plan
 from jaxrl.runtime.training_loop.run_config import RunConfig
 from jaxrl.settings.validation import check_seeds, merge_hyperparams
-from tests.helpers.agents import LEARN_FROM_ROWS, gymnax_id
+from tests.helpers.agents import LEARN_FROM_ROWS, PLAYING, gymnax_id
+from tests.helpers.datasets import random_dataset
 from tests.helpers.paths import ROOT
 
 TEXT = """
@@ -148,8 +149,58 @@ def test_whole_numbers_may_be_written_as_people_do(file: Path) -> None:
     assert sweep.grid["learning_rate"][1] == 0
 
 
+DATA_SWEEP = """
+algorithm = "bc"
+env = "Pendulum-v1"
+total_steps = 8
+seeds = 2
+eval_episodes = 2
+data = "{}"
+[settings]
+updates = 4
+model = {{hidden_sizes = [8]}}
+[grid]
+best = [0.5]
+learning_rate = [1e-3, 1e-2]
+"""
+
+
+def test_a_sweep_learns_from_a_dataset(tmp_path: Path) -> None:
+    """Each job reads the file once, for all of its members."""
+    jaxrl.save_dataset(tmp_path / "mixed.npz", random_dataset("Pendulum-v1"))
+    (tmp_path / "grid.toml").write_text(DATA_SWEEP.format(tmp_path / "mixed.npz"))
+    sweep = read_sweep(tmp_path / "grid.toml")
+    jobs = run_sweep(sweep, tmp_path / "out", say=lambda line: None)
+    assert [job.name for job in jobs] == ["best=0.5"]
+    for job in jobs:
+        config = json.loads((job_folder(tmp_path / "out", job.name) / "config.json").read_text())
+        assert config["agent"]["parts"]["data"]["dataset"]["path"] == str(tmp_path / "mixed.npz")
+        assert config["agent"]["settings"]["best"] == job.settings["best"] and len(config["run"]["seeds"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('data = "{}"', "", r'BC learns from a dataset alone: give data = "FILE"'),
+        ('data = "{}"', "data = 3", r'data = 3 must be a file, such as "mixed.npz"'),
+        ('"bc"', '"iql"', r"'best' is unknown"),
+        ("updates = 4", "updates = 0", r"updates=0 must be an integer >= 1"),
+    ],
+)
+def test_datasets_of_sweeps_that_do_not_fit(old: str, new: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(DATA_SWEEP.replace(old, new).replace("{}", "x.npz").replace("{{", "{").replace("}}", "}"))
+    with pytest.raises(ValueError, match=message):
+        read_sweep(tmp_path / "grid.toml")
+
+
+def test_an_algorithm_without_replay_takes_no_dataset(file: Path) -> None:
+    file.write_text(TEXT.replace("total_steps", 'data = "x.npz"\ntotal_steps'))
+    with pytest.raises(ValueError, match="PPO takes no data: it learns from rollouts"):
+        read_sweep(file)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", PLAYING)
 def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
