@@ -61,6 +61,10 @@ class IQLConfig(OffPolicyConfig):
     scale_rewards: bool = True
     """With ``data``: scale rewards so that the returns of its episodes span 1,000."""
 
+    @property
+    def only_with_data(self) -> tuple[str, ...]:
+        return (*super().only_with_data, "normalize_observations", "scale_rewards")
+
     def network(self, default: Any) -> Any:
         return partial(default, hidden_sizes=(256, 256), activation="relu")
 

@@ -42,6 +42,11 @@ class AgentConfig(abc.ABC):
         return 0
 
     @property
+    def only_with_data(self) -> tuple[str, ...]:
+        """Names of settings that have no effect without a dataset."""
+        return ()
+
+    @property
     def steps_per_iteration(self) -> int:
         return self.num_envs * self.rollout_length
 
@@ -111,6 +116,10 @@ class ReplayConfig(RolloutConfig):
     """With ``data``: collect rollouts as well, and learn from both. There is no warm-up."""
     mixing_ratio: Unit = added(0.5)
     """With ``online``: fraction of each batch that is drawn from the data."""
+
+    @property
+    def only_with_data(self) -> tuple[str, ...]:
+        return ("updates", "online")
 
     @property
     def rows_per_update(self) -> tuple[int, str]:

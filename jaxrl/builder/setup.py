@@ -52,7 +52,7 @@ from jaxrl.replay.dataset import Dataset, DatasetInfo
 from jaxrl.rollout.collect import example_rollout, fold_each
 from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.running_statistics import normalize_inputs
-from jaxrl.settings.validation import merge_hyperparams
+from jaxrl.settings.validation import merge_hyperparams, refuse_unused
 from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.spaces.trees import same_shapes, show_shapes
 from jaxrl.types import (
@@ -345,8 +345,8 @@ def prepare(
     dataset = resolve_data(parts.get("data"), bound)
     if dataset is not None:
         structure = structure.with_data()  # type: ignore[attr-defined]  # only families with replay have the keyword
-    elif getattr(structure, "online", False):
-        raise ValueError("online=True has no effect without data=…: give the dataset, or leave it out")
+    elif structure.only_with_data:
+        refuse_unused(structure, type(structure)(), structure.only_with_data, "without data=…")
     parts = {**parts, "model": with_arguments(parts["model"], default_model)}
     title = title_of(builder.__name__)
     check_actions(title, bound, actions)

@@ -47,6 +47,10 @@ class DeterministicConfig(OffPolicyConfig):
     """With ``data``: normalise observations by their mean and standard deviation in the data."""
 
     @property
+    def only_with_data(self) -> tuple[str, ...]:
+        return (*super().only_with_data, "normalize_observations")
+
+    @property
     def hold_noise(self) -> int:
         """Rows of an episode that share one draw of noise."""
         return self.noise.hold if isinstance(self.noise, Gaussian) else 1

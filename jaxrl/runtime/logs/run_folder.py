@@ -195,11 +195,15 @@ def _is_at(file: TextIO, path: Path) -> bool:
 
 
 def what_counts(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two specs of an agent without ``total_steps`` and settings without effect, which older versions stored."""
+    """Return two specs of an agent without ``total_steps`` and settings without effect, which older versions stored. Of a dataset
+    the digest of its rows counts, not the file that holds them."""
     skipped = {"total_steps", *(name for name, value in here.get("settings", {}).items() if value is None)}
 
     def kept(spec: Mapping[str, Any]) -> dict[str, Any]:
         spec = converted(spec)
+        parts = spec.get("parts", {})
+        if isinstance(described := (parts.get("data") or {}).get("dataset"), Mapping):
+            spec = {**spec, "parts": {**parts, "data": described.get("digest")}}
         return {**spec, "settings": {name: x for name, x in spec.get("settings", {}).items() if name not in skipped}}
 
     return kept(there), kept(here)

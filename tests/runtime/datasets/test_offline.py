@@ -154,6 +154,26 @@ def test_another_dataset_is_refused(tmp_path: Path, box_data: Dataset) -> None:
         agent.step(state)
 
 
+def test_a_run_goes_on_with_a_dataset_that_has_moved(tmp_path: Path, box_data: Dataset) -> None:
+    jaxrl.save_dataset(tmp_path / "data.npz", box_data)
+    jaxrl.run(offline("td3", jaxrl.load_dataset(tmp_path / "data.npz")), 4, out=tmp_path / "run", **run_settings(eval_every=0))
+    (tmp_path / "data.npz").rename(tmp_path / "moved.npz")
+    moved = jaxrl.load_dataset(tmp_path / "moved.npz")
+    states, _ = jaxrl.run(offline("td3", moved), 8, out=tmp_path / "run", **run_settings(eval_every=0))
+    assert states.iteration.tolist() == [2, 2]
+    other = offline("td3", random_dataset("Pendulum-v1", rows=100))
+    with pytest.raises(FileExistsError, match=r"agent\.parts\.data is .* there and .* here"):
+        jaxrl.run(other, 8, out=tmp_path / "run", **run_settings(eval_every=0))
+
+
+def test_settings_that_only_data_give_an_effect() -> None:
+    for algorithm, name in (("td3", "normalize_observations"), ("iql", "scale_rewards"), ("ddpg", "normalize_observations")):
+        with pytest.raises(ValueError, match=f"{name}=False has no effect without data="):
+            small(algorithm, "Pendulum-v1", **{name: False})
+    with pytest.raises(ValueError, match="updates=7 has no effect without data="):
+        small("dqn", "CartPole-v1", updates=7)
+
+
 def test_a_run_from_memory_says_how_to_go_on(tmp_path: Path, box_data: Dataset) -> None:
     jaxrl.run(offline("td3", box_data), 4, out=tmp_path / "run", **run_settings(eval_every=0))
     with pytest.raises(ValueError, match=r"learns from a dataset that was made in memory: pass the dataset again"):
