@@ -138,12 +138,14 @@ def fitted_q_evaluation(
 
     key = jax.random.fold_in(jax.random.key(listed[0]), STREAM)
     moments = fitted_q.moments_of(data.info) if normalize_observations else ()
-    placed = jax.device_put(data, programs.everywhere)
-    problem = programs.problem(placed, actions_of(fixed, data, key), moments, hyperparams.gamma)
+    # The policy and the data may be on other devices, such as those of the seed that a run trained.
+    placed, acting = jax.device_put((data, fixed.policy), programs.everywhere)
+    fixed = fixed._replace(policy=acting)
+    problem = programs.problem(placed, actions_of(fixed, placed, key), moments, hyperparams.gamma)
     learners, history = programs.init(np.asarray(listed, np.uint32), hyperparams), []
     for chunk in range(chunks):
         if fixed.explore and chunk:
-            actions = actions_of(fixed, data, jax.random.fold_in(key, chunk))
+            actions = actions_of(fixed, placed, jax.random.fold_in(key, chunk))
             problem = programs.problem(placed, actions, moments, hyperparams.gamma)
         learners, td_loss = programs.learn(learners, problem)
         found = np.asarray(programs.values(learners, problem))

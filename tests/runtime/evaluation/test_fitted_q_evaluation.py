@@ -317,6 +317,17 @@ def test_a_seed_alone_is_the_seed_in_a_batch_and_policies_share_programs() -> No
     assert (found.misses, found.hits) == (2, 1)
 
 
+def test_the_policy_and_the_data_may_be_on_any_device() -> None:
+    data = random_dataset("CartPole-v1", rows=40)
+    agent = cartpole("ppo")
+    policy, elsewhere = new_policy(agent), jax.devices()[-1]
+    settings = {**SMALL, "updates": 2}
+    here = fitted_q_evaluation((agent, policy), data, **settings)
+    there = fitted_q_evaluation((agent, jax.device_put(policy, elsewhere)), jax.device_put(data, jax.devices()[0]), **settings)
+    np.testing.assert_allclose(here.values, there.values, rtol=1e-5)
+    assert fitted_q_evaluation((agent, policy), jax.device_put(data, elsewhere), **settings).updates == 2
+
+
 def test_progress_is_reported_and_can_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 10)
     data, seen = random_dataset("Pendulum-v1"), []
