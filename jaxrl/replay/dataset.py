@@ -111,7 +111,7 @@ class Dataset:
     origins: Array
     """i32[rows]: positions of the valid rows, those of episodes with higher returns first."""
     rows_of_best: Array
-    """i32[episodes]: number of rows of the best 1, 2, … episodes by return, which are so many of the first ``origins``."""
+    """i32[episodes]: number of rows of the best 1, 2, … episodes by return. They are the first ``origins``."""
     starts: Array
     """i32[episodes]: positions of the first rows of episodes."""
     returns_to_go: Array

@@ -31,6 +31,7 @@ from benchmarks import scaling_report
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.machine import processor
 from jaxrl import types
+from jaxrl.agent import with_data
 from jaxrl.algorithms import ALGORITHMS, known_as, setting_names
 from jaxrl.algorithms.presets import PRESETS, interval_text
 from jaxrl.builder.trusted_imports import import_object
@@ -352,7 +353,8 @@ OF_A_RUN = {*OF_EVALUATIONS, *FIRST_COLUMNS, *LOGGED, *OF_WORKERS, CUT_ROWS}
 @cache
 def logged_by(algorithm: str) -> set[str]:
     agent = cartpole(algorithm)
-    return set(jax.eval_shape(lambda key: agent.step(agent.init(key))[1], jax.random.key(0)))
+    stepping = with_data(agent, agent.data)
+    return set(jax.eval_shape(lambda key: stepping.step(agent.init(key))[1], jax.random.key(0)))
 
 
 def keys_in(page: str) -> set[str]:

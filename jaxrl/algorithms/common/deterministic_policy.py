@@ -1,5 +1,5 @@
 """Shared parts of algorithms with a deterministic policy (DDPG, TD3): acting with noise, terms that clone the actions of data,
-and the losses, of which the target is a function of the algorithm.
+and the losses. The target is a function that the algorithm defines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dip of the score at the start of fine-tuning: how much a policy that was learnt offline loses when it goes on online."""
+"""Dip of the score at the start of fine-tuning: how much a policy that was learnt offline loses at first when it learns online."""
 
 from __future__ import annotations
 
