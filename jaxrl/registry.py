@@ -300,6 +300,7 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "crr": ("iql", "--value sampled --weight binary"),
     "decisiontransformer": ("dt", ""),
     "rvs": ("dt", "--model core=None"),
+    "10bc": ("bc", "--best 0.1"),
     "behaviorcloning": ("bc", ""),
     "behaviourcloning": ("bc", ""),
     "ars": ("es", "--strategy ars"),
