@@ -179,9 +179,18 @@ def test_exploring_policies_have_the_value_of_their_distribution(monkeypatch: py
     data = make_dataset(rows, env)
     agent = jaxrl.make_dqn(env, data=data, model={"hidden_sizes": (4,)})
     policy = new_policy(agent)
+    draws: list[np.ndarray] = []
+
+    def recorded(*args: Any) -> Any:
+        draws.append(np.asarray(actions_of(*args)))
+        return draws[-1]
+
     monkeypatch.setattr(module, "CHUNK", 100)
+    monkeypatch.setattr(module, "actions_of", recorded)
     explored = fitted_q_evaluation((agent, policy), data, gamma=0.5, explore=True, updates=1500, **TABLE)
+    assert len({draw.tobytes() for draw in draws}) == 15  # anew for each chunk
     greedy = fitted_q_evaluation((agent, policy), data, gamma=0.5, updates=1500, **TABLE)
+    assert len(draws) == 16
     # The first action of a value is drawn too: its mean over 5 episodes has a standard deviation of ½.
     assert explored.history.mean() == pytest.approx(4.0, abs=0.5)
     assert min(abs(greedy.value - 2.0), abs(greedy.value - 6.0)) < 0.01
