@@ -6,14 +6,17 @@ import argparse
 import difflib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from benchmarks import comparison, pictures, speed_picture
 from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiments import EXPERIMENTS
+from benchmarks.offline_cases import BUILDERS
+from benchmarks.offline_scores import KNOWN_BUILDERS
 from benchmarks.peer import PEERS, PeerError
 from benchmarks.protocol import WorkerError
+from benchmarks.recipes import FOLDER, RECIPES
 from benchmarks.report import render, score_table
 from benchmarks.summary import README_CASES, algorithm_table, fill, newest, peer_table, read_speed
 
@@ -36,10 +39,18 @@ def fraction(text: str) -> float:
 
 
 def experiment(text: str) -> str:
-    if text not in EXPERIMENTS:
-        near = difflib.get_close_matches(text, EXPERIMENTS, n=1, cutoff=0.4)
+    return one_of(text, EXPERIMENTS, "experiment")
+
+
+def dataset(text: str) -> str:
+    return one_of(text, RECIPES, "dataset")
+
+
+def one_of(text: str, known: Collection[str], what: str) -> str:
+    if text not in known:
+        near = difflib.get_close_matches(text, known, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise argparse.ArgumentTypeError(f"unknown experiment {text!r}.{hint} Known: {', '.join(EXPERIMENTS)}")
+        raise argparse.ArgumentTypeError(f"unknown {what} {text!r}.{hint} Known: {', '.join(known)}")
     return text
 
 
@@ -67,6 +78,19 @@ def make_parser() -> argparse.ArgumentParser:
     scores.add_argument("names", nargs="*", type=experiment, metavar="NAME", help=f"default: all of {', '.join(EXPERIMENTS)}")
     scores.add_argument("--force", action="store_true", help="run finished and partial experiments again from the beginning")
     scores.add_argument("--work", type=Path, default=WORK, help=f"folder for checkpoints (default: {WORK})")
+    scores.add_argument("--datasets", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
+
+    datasets = commands.add_parser("datasets", help="make the datasets of offline learning by runs of jaxrl; resumable")
+    datasets.add_argument("names", nargs="*", type=dataset, metavar="NAME", help=f"default: all of {', '.join(RECIPES)}")
+    datasets.add_argument("--out", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
+    datasets.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the record (default: {RESULTS})")
+
+    measured = [name for name, builder in BUILDERS.items() if builder in KNOWN_BUILDERS]
+    offline = commands.add_parser("offline", help="updates per second from a dataset, compared with JAX-CORL")
+    offline.add_argument("--jax-corl", type=Path, metavar="FOLDER", help="clone of JAX-CORL; without it only jaxrl is measured")
+    offline.add_argument("--only", nargs="+", choices=measured, default=[], help="algorithms; default: all")
+    offline.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
+    offline.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
 
     overhead = commands.add_parser("overhead", help="cost of checkpoints and logs in a run, and of a loaded policy's call")
     overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
@@ -131,6 +155,7 @@ def make_parser() -> argparse.ArgumentParser:
         remote,
         memory,
         scaling,
+        offline,
         table,
     ):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
@@ -149,6 +174,8 @@ def main(args: Sequence[str] | None = None) -> int:
             "speed": run_speed,
             "kernels": show_kernels,
             "scores": run_scores,
+            "datasets": run_datasets,
+            "offline": run_offline,
             "overhead": run_overhead,
             "replay": run_replay,
             "memory": run_memory,
@@ -169,6 +196,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         hints = {
             "scores": "; the same command resumes from the last checkpoint",
+            "datasets": "; the same command resumes from the last checkpoint",
             "speed": "; finished groups are kept, and --only measures the others",
         }
         print(f"interrupted{hints.get(options.command, '')}", file=sys.stderr)
@@ -198,14 +226,32 @@ def show_kernels(options: argparse.Namespace) -> int:
 
 def run_scores(options: argparse.Namespace) -> int:
     from benchmarks.report import score_report
-    from benchmarks.scores import run_experiment
+    from benchmarks.scores import check_data, run_experiment
 
-    results = []
-    for name in options.names or EXPERIMENTS:
-        results.append(run_experiment(EXPERIMENTS[name], options.out / "scores", options.work, force=options.force))
+    out, data, force = options.out / "scores", options.datasets, options.force
+    experiments = [EXPERIMENTS[name] for name in options.names or EXPERIMENTS]
+    check_data(experiments, out, data, force=force)
+    results = [run_experiment(each, out, options.work, datasets=data, force=force) for each in experiments]
     print(score_report(results))
     write_table(options.out)
     return int(not all(result["passed"] for result in results))
+
+
+def run_datasets(options: argparse.Namespace) -> int:
+    from benchmarks import datasets
+
+    print(datasets.datasets_report(datasets.make(options.names, options.out, options.results)))
+    write_table(options.results)
+    return 0
+
+
+def run_offline(options: argparse.Namespace) -> int:
+    from benchmarks import offline
+
+    result = offline.measure(options.repeats, options.scale, options.out, options.jax_corl, options.only)
+    print(offline.offline_report(result))
+    write_table(options.out)
+    return int(offline.missed(result))
 
 
 def run_overhead(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from benchmarks.offline_scores import Bar, bars
 from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCHES
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.presets import CHAIN, HIDDEN, PRESETS, Preset
@@ -19,7 +20,7 @@ class Experiment(NamedTuple):
     settings: dict[str, Any]
     """Keywords of the builder."""
     total_steps: int
-    """Per seed."""
+    """Per seed: rows, or with ``data`` updates."""
     num_seeds: int
     threshold: float
     passing_seeds: int | None = None
@@ -32,6 +33,8 @@ class Experiment(NamedTuple):
     """If not 0, scores are training returns over at least this number of last episodes. Greedy returns are kept too."""
     run: dict[str, Any] = {}  # noqa: RUF012
     """Keywords of ``jaxrl.run``."""
+    data: str = ""
+    """Dataset to learn from, of ``python -m benchmarks datasets``; empty: the agent collects its rows."""
 
     @property
     def limit(self) -> str:
@@ -91,6 +94,13 @@ def by_workers(algorithm: str, scheme: str, total_steps: int = 500_000, num_seed
     return experiment._replace(name=f"{algorithm}-cartpole-workers", run={"scheme": scheme, "num_workers": 2})
 
 
+def from_data(bar: Bar) -> Experiment:
+    """Return the experiment of an algorithm that learns from a dataset alone."""
+    task = bar.task
+    length = bar.updates or task.updates, task.num_seeds, bar.threshold, bar.passing_seeds
+    return Experiment(bar.name, bar.builder, task.env, bar.settings, *length, at_most=bar.at_most, data=bar.data)
+
+
 PONG = {
     "model": {"encoder": "mnih2013"},
     "num_envs": 8,
@@ -133,5 +143,6 @@ EXPERIMENTS = {
         Experiment(
             "ppo-pong", "make_ppo", SMALL_PONG, PONG, 2_000_000, 1, -10, episodes=32, last_episodes=100, run={"sampler": "xla"}
         ),
+        *map(from_data, bars()),
     )
 }

@@ -82,3 +82,5 @@ PEERS = {
 
 EVOSAX = Peer("evosax", "evosax", ("evosax", "gymnax"))
 """Peer of ``benchmarks.evolution``."""
+CORL = Peer("corl", "JAX-CORL", ("distrax", "flax", "omegaconf", "optax", "pydantic", "tqdm"))
+"""Peer of ``benchmarks.offline``, whose files are in a clone."""

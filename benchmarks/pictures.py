@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiments import EXPERIMENTS
-from benchmarks.thin import full_history
+from benchmarks.thin import curve_key, full_history
 from jaxrl.algorithms.presets import interval_text, shown
-from jaxrl.runtime.logs.records import TRAINING_RETURN
 
 FRONT = "ppo-cartpole"
 """The score whose curve the README and the first page show. It has a separate picture."""
@@ -94,9 +93,20 @@ def _draw_panels(results: Sequence[Result], path: Path) -> None:
         axes = figure.add_subplot(rows, columns, place + 1)
         _draw_panel(axes, result)
         axes.set_title(panel_title(result), loc="left", fontsize=8, color=INK)
-    figure.supxlabel("environment steps per seed", fontsize=9, color=INK)
-    figure.supylabel("training return", fontsize=9, color=INK)
+    across, up = axis_labels(results)
+    figure.supxlabel(across, fontsize=9, color=INK)
+    figure.supylabel(up, fontsize=9, color=INK)
     save(figure, path)
+
+
+def axis_labels(results: Sequence[Result]) -> tuple[str, str]:
+    """Return what all panels show. What learns from a dataset has no episodes of training."""
+    from_data = {bool(result["experiment"].get("data")) for result in results}
+    if from_data == {True}:
+        return "updates per seed", "greedy return"
+    if from_data == {False}:
+        return "environment steps per seed", "training return"
+    return "environment steps, or updates from a dataset, per seed", "training or greedy return"
 
 
 def panel_title(result: Result) -> str:
@@ -111,7 +121,7 @@ def _draw_panel(axes: Any, result: Result) -> None:
     from jaxrl.runtime.plots.style import LINE, PALE, draw_line, dress
 
     history = full_history(result["history"])
-    steps, returns = history["env_steps"], history[TRAINING_RETURN]
+    steps, returns = history["env_steps"], history[curve_key(history)]
     if not returns.size:  # no episode ended
         return
     if returns.shape[1] > 1:

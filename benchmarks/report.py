@@ -27,7 +27,20 @@ NAMES = {
     "random": "random policy",
 }
 """Names of the sides that are whole programs; the other sides are parts of a program."""
-OTHERS = ("overhead", "replay", "sampling", "learners", "actors", "evolution", "staleness", "remote", "memory", "scaling")
+OTHERS = (
+    "overhead",
+    "replay",
+    "sampling",
+    "learners",
+    "actors",
+    "evolution",
+    "staleness",
+    "remote",
+    "memory",
+    "scaling",
+    "offline",
+    "datasets",
+)
 """Measurements with a module each, which has a function ``NAME_report``."""
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import platform
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +16,11 @@ import numpy as np
 import jaxrl
 from benchmarks import machine, pictures
 from benchmarks.experiments import Experiment
+from benchmarks.recipes import FOLDER, path_of
 from benchmarks.thin import thin_history, write_thin
 from jaxrl.builder.old_specs import converted
 from jaxrl.builder.spec import algorithm_name
+from jaxrl.replay.dataset import Dataset
 from jaxrl.runtime.console.progress import duration
 from jaxrl.runtime.logs.provenance import installed_versions
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN
@@ -25,16 +29,21 @@ from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 
-CAME_LATER = ("at_most", "last_episodes", "run")
+CAME_LATER = ("at_most", "last_episodes", "run", "data")
 """Fields of experiments that older results lack."""
+CURVE_EVALUATIONS = 5
+"""Evaluations that give the curve of an agent that learns from a dataset, and so has no episodes of training."""
 
 
-def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool = False, quiet: bool = False) -> dict[str, Any]:
+def run_experiment(
+    experiment: Experiment, out: Path, work: Path, *, datasets: Path = FOLDER, force: bool = False, quiet: bool = False
+) -> dict[str, Any]:
     """Run an experiment to its end, or read the existing result of an equal one.
 
     Args:
       out: Folder for ``NAME.json``.
       work: Folder that holds the run in ``NAME/`` until the end.
+      datasets: Folder of the datasets.
       force: Run it even if its result, or a partial run, exists.
       quiet: Print nothing.
 
@@ -43,15 +52,16 @@ def run_experiment(experiment: Experiment, out: Path, work: Path, *, force: bool
 
     Raises:
       FileExistsError: ``work`` holds a run of the same name with other settings.
+      FileNotFoundError: ``datasets`` does not hold the dataset of the experiment.
     """
     path, folder = out / f"{experiment.name}.json", work / experiment.name
     if force:
         shutil.rmtree(folder, ignore_errors=True)
-    elif (done := finished(path, experiment)) is not None:
+    elif (done := finished(path, experiment, datasets)) is not None:
         if not quiet:
             print(f"{experiment.name}: result exists in {path} (--force runs it again)")
         return done
-    result = train_and_evaluate(experiment, folder, quiet)
+    result = train_and_evaluate(experiment, folder, quiet, datasets)
     out.mkdir(parents=True, exist_ok=True)
     write_thin(path, result)
     shutil.rmtree(folder, ignore_errors=True)
@@ -69,15 +79,17 @@ def describe(experiment: Experiment) -> dict[str, Any]:
     return json.loads(json.dumps(fields))
 
 
-def finished(path: Path, experiment: Experiment) -> dict[str, Any] | None:
-    """Return the result of the same experiment if it exists, else None."""
+def finished(path: Path, experiment: Experiment, datasets: Path = FOLDER) -> dict[str, Any] | None:
+    """Return the result of the same experiment, on the same dataset, if it exists, else None."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
         return None
     found, asked = result.get("experiment", {}), describe(experiment)
     if found == asked:
-        return result
+        return result if is_of_this_data(experiment, result, datasets) else None
+    if experiment.data:
+        return None
     rewritten = {**found, "settings": asked["settings"]} == asked and is_agent_of(experiment, result["spec"])
     return result if rewritten else None
 
@@ -87,28 +99,64 @@ def is_agent_of(experiment: Experiment, spec: dict[str, Any]) -> bool:
     return json.loads(json.dumps(plain(build_agent(experiment).spec))) == converted(spec)
 
 
-def build_agent(experiment: Experiment) -> Agent:
+def is_of_this_data(experiment: Experiment, result: dict[str, Any], datasets: Path) -> bool:
+    """Return False if the folder holds another dataset of this name than the result's."""
+    try:
+        record = json.loads(path_of(datasets, experiment.data).with_suffix(".json").read_text(encoding="utf-8"))
+    except OSError:
+        return True
+    return record["digest"] == result["spec"]["parts"]["data"]["dataset"]["digest"]
+
+
+def check_data(experiments: Iterable[Experiment], out: Path, datasets: Path, *, force: bool = False) -> None:
+    """Raise FileNotFoundError unless there are the datasets of all experiments that ``run_experiment`` would run."""
+
+    def is_missing(each: Experiment) -> bool:
+        needed = bool(each.data) and not path_of(datasets, each.data).is_file()
+        return needed and (force or finished(out / f"{each.name}.json", each, datasets) is None)
+
+    if missing := {each.data for each in experiments if is_missing(each)}:
+        into = "" if datasets == FOLDER else f" --out {datasets}"
+        raise FileNotFoundError(
+            f"no {', '.join(f'{name}.npz' for name in sorted(missing))} in {datasets}: run 'python -m benchmarks datasets "
+            f"{' '.join(sorted(missing))}{into}' first"
+        )
+
+
+def data_of(experiment: Experiment, datasets: Path) -> Dataset | None:
+    """Return the dataset of an experiment. Its path is recorded without the folder, which may be anywhere."""
+    if not experiment.data:
+        return None
+    data = jaxrl.load_dataset(path_of(datasets, experiment.data))
+    return dataclasses.replace(data, info=dataclasses.replace(data.info, path=path_of(FOLDER, experiment.data).as_posix()))
+
+
+def build_agent(experiment: Experiment, data: Dataset | None = None) -> Agent:
     request_cpu_devices()  # building an environment may start JAX's backend
-    return getattr(jaxrl, experiment.builder)(experiment.env, **experiment.settings)
+    source = {} if data is None else {"data": data}
+    return getattr(jaxrl, experiment.builder)(experiment.env, **source, **experiment.settings)
 
 
-def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool) -> dict[str, Any]:
+def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool, datasets: Path = FOLDER) -> dict[str, Any]:
     """Train, evaluate, and return the contents of the result file."""
-    agent = build_agent(experiment)
+    agent = build_agent(experiment, data_of(experiment, datasets))
+    iterations = num_iterations(agent, experiment.total_steps)
     _, history = jaxrl.run(
         agent,
         experiment.total_steps,
         seeds=experiment.num_seeds,
         out=folder,
-        eval_every=num_iterations(agent, experiment.total_steps),  # at the end
+        eval_every=max(1, iterations // CURVE_EVALUATIONS) if experiment.data else iterations,  # at the end
         eval_episodes=experiment.episodes,
         tensorboard=False,
         quiet=quiet,
         **experiment.run,
     )
-    greedy, trained = history[EVALUATION_RETURN][-1], training_returns(history, experiment.last_episodes)
-    scores = trained.mean if experiment.last_episodes else greedy
-    details = {"greedy": greedy.tolist(), "episodes": min(trained.episodes)} if experiment.last_episodes else {}
+    scores, details = history[EVALUATION_RETURN][-1], dict[str, Any]()
+    if experiment.last_episodes:
+        trained = training_returns(history, experiment.last_episodes)
+        details = {"greedy": scores.tolist(), "episodes": min(trained.episodes)}
+        scores = trained.mean
     return {
         "name": experiment.name,
         "agent": algorithm_name(agent.spec),

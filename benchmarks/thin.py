@@ -10,12 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.runtime.logs.records import TRAINING_RETURN
+from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN
 
 MAX_POINTS = 21
 """Largest number of points of a learning curve: two of five of about 50 chunks."""
 DIGITS = 4
 """Significant digits of a curve. More would not be visible."""
+
+
+def curve_key(history: Mapping[str, Any]) -> str:
+    """Return the key of a history's returns: those of training, or of evaluations if there is no episode of training."""
+    return TRAINING_RETURN if TRAINING_RETURN in history else EVALUATION_RETURN
 
 
 def thin_history(history: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
@@ -24,19 +29,20 @@ def thin_history(history: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
     Points at which no seed has a return are left out.
 
     Args:
-      history: ``env_steps`` and the returns of training episodes, [points, num_seeds].
+      history: ``env_steps`` and the returns of ``curve_key``, [points, num_seeds].
 
     Returns:
       ``env_steps``, the mean over seeds: one number per point. The returns: for each point a list of one number per seed, with
       ``DIGITS`` significant digits, or None where a seed has no return.
     """
-    steps, returns = history["env_steps"], history[TRAINING_RETURN]
+    key = curve_key(history)
+    steps, returns = history["env_steps"], history[key]
     known = np.flatnonzero(~np.isnan(returns).all(axis=1))
     count = min(MAX_POINTS, len(known))
     chosen = known[np.linspace(len(known) - 1, 0, count).round().astype(int)[::-1]] if count else known
     return {
         "env_steps": [round(float(step)) for step in steps[chosen].mean(axis=1)],
-        TRAINING_RETURN: [[_short(x) for x in row] for row in returns[chosen]],
+        key: [[_short(x) for x in row] for row in returns[chosen]],
     }
 
 
@@ -49,9 +55,10 @@ def _short(x: float) -> float | int | None:
 
 def full_history(thin: Mapping[str, list[Any]]) -> dict[str, np.ndarray]:
     """Return the arrays of a thin history, both [points, num_seeds]; without points, num_seeds is 0."""
-    returns = np.array(thin[TRAINING_RETURN] or np.empty((0, 0)), float)  # null is NaN
+    key = curve_key(thin)
+    returns = np.array(thin[key] or np.empty((0, 0)), float)  # null is NaN
     steps = np.array(thin["env_steps"], float)[:, None]
-    return {"env_steps": np.repeat(steps, returns.shape[1], axis=1), TRAINING_RETURN: returns}
+    return {"env_steps": np.repeat(steps, returns.shape[1], axis=1), key: returns}
 
 
 def write_thin(path: Path, result: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ from jaxrl.metrics import to_floats
 from jaxrl.runtime.system.cores import usable_cores
 from jaxrl.runtime.trainers import device_layout
 from tests.helpers.agents import slow_unless
+from tests.helpers.datasets import random_dataset
 
 pytestmark = pytest.mark.expensive(50)
 
@@ -41,6 +42,7 @@ TINY = cases.Case(
     [
         ([], 0, "scores"),
         (["scores", "ppo-cartpol"], 2, "Did you mean 'ppo-cartpole'?"),
+        (["offline", "--only", "dt"], 2, "'iql'"),
         (["speed", "--only", "td3"], 2, "'ppo'"),
         (["speed", "--without-peer", "rlax"], 2, "'sbx'"),
         (["speed", "--repeats", "0"], 2, "at least 1"),
@@ -452,7 +454,8 @@ def test_what_must_pass():
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=slow_unless(name not in PRESETS)) for name in EXPERIMENTS])
 def test_the_settings_of_experiments_fit(name):
-    agent = scores.build_agent(EXPERIMENTS[name])
+    experiment = EXPERIMENTS[name]
+    agent = scores.build_agent(experiment, random_dataset(experiment.env) if experiment.data else None)
     assert agent.env.name.endswith(EXPERIMENTS[name].env)
     assert agent.spec["settings"]["total_steps"] == 0  # the run sets it
 

@@ -3,8 +3,10 @@
 import pytest
 
 from benchmarks.experiments import EXPERIMENTS
+from benchmarks.recipes import FOLDER, path_of
 from benchmarks.scores import run_experiment
 from benchmarks.switches import MINATAR, MINATAR_GAMES, SWITCHES
+from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.expensive(600)
 
@@ -13,6 +15,7 @@ MOST_ROWS = 20_000_000
 LONG = {"sac-halfcheetah", "ppo-pong"}
 LONG |= {f"dqn-cartpole-{name}" for name in SWITCHES}
 LONG |= {f"{name}-minatar-{game.lower()}" for name in MINATAR for game in MINATAR_GAMES}
+LONG |= {name for name, x in EXPERIMENTS.items() if x.data.startswith("halfcheetah")}
 """Experiments with fewer rows that take half an hour and more."""
 SHORT = {"es-cartpole", "es-pendulum", "es-acrobot"}
 """Experiments with more rows that take minutes: evolution does not learn from each of them."""
@@ -24,5 +27,8 @@ SHORT = {"es-cartpole", "es-pendulum", "es-acrobot"}
     [name for name, x in EXPERIMENTS.items() if name in SHORT or (x.total_steps * x.num_seeds <= MOST_ROWS and name not in LONG)],
 )
 def test_score(name, tmp_path):
-    result = run_experiment(EXPERIMENTS[name], tmp_path / "results", tmp_path / "work")
+    data = EXPERIMENTS[name].data
+    if data and not path_of(ROOT / FOLDER, data).is_file():
+        pytest.skip(f"python -m benchmarks datasets {data} makes the dataset")
+    result = run_experiment(EXPERIMENTS[name], tmp_path / "results", tmp_path / "work", datasets=ROOT / FOLDER)
     assert result["passed"], f"{name}: {result['mean']:.1f}, asked: {result['asked']}; per seed: {result['scores']}"

@@ -1,0 +1,223 @@
+"""Speed of offline learning: updates per second of IQL, TD3+BC and CQL, compared with JAX-CORL's own functions, in turn.
+
+Each side learns from the same random rows, with networks and batches of the same sizes. jaxrl runs as in ``jaxrl.run``. JAX-CORL
+runs in its scripts' loop of ``update_n_times``, eight updates per call, on JAX's default device, which may use all cores. Its
+seeds train one after another, or in a ``vmap`` that it does not have itself, whichever is faster.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.corl_clone import COMMIT, files_of
+from benchmarks.markdown import table
+from benchmarks.numbers import paired, short, with_range
+from benchmarks.offline_cases import BUILDERS, Case, cases
+from benchmarks.offline_scores import KNOWN_BUILDERS
+from benchmarks.pauses import PauseWatch
+from benchmarks.peer import CORL
+from benchmarks.protocol import Worker, clean_environment
+from benchmarks.record import write_result
+from benchmarks.speed import say
+
+OURS, PEER, VMAPPED = "jaxrl", "JAX-CORL", "JAX-CORL, vmapped"
+SECONDS = 3.0
+"""Length of a timed section."""
+ASKED = {1: 1.2, 8: 2.0}
+"""Number of seeds -> required ratio of updates per second to JAX-CORL's."""
+
+
+def measure(repeats: int, scale: float, out: Path, clone: Path | None = None, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Measure all sides of all cases, and write ``offline.json`` after each case.
+
+    Args:
+      scale: share of a section's length, to check that everything works.
+      clone: clone of JAX-CORL. None: it is left out.
+      only: algorithms; empty: all that jaxrl has.
+    """
+    algorithms = tuple(only) or tuple(name for name, builder in BUILDERS.items() if builder in KNOWN_BUILDERS)
+    if clone is not None:
+        clone = files_of(clone).parent.resolve()
+        CORL.install()
+    if (load := machine.load()) is not None and load > machine.BUSY:
+        say(f"The machine is busy (load {load}), so these figures are unreliable. Measure on an idle machine.")
+    about: dict[str, Any] = {"load": load, "scale": scale, "peer": None if clone is None else COMMIT}
+    measured = list[dict[str, Any]]()
+    for case in cases(algorithms):
+        measured.append(measure_case(case, repeats, SECONDS * scale, clone))
+        result = write_result(out, "offline", **about, cases=measured)
+    return result
+
+
+def sides_of(case: Case, clone: Path | None) -> list[str]:
+    return [OURS, *([PEER] if clone else []), *([VMAPPED] if clone and case.num_seeds > 1 else [])]
+
+
+def command_of(side: str, case: Case, clone: Path | None) -> list[str]:
+    case_json = json.dumps(case._asdict())
+    if side == OURS:
+        return [sys.executable, "-m", "benchmarks.offline_side", case_json]
+    return [str(CORL.python), "-m", "benchmarks.corl_peer", case_json, str(clone), "vmapped" if side == VMAPPED else "in turn"]
+
+
+def measure_case(case: Case, repeats: int, seconds: float, clone: Path | None) -> dict[str, Any]:
+    """Compile all sides, each in a new process with an empty cache, and then run sections in turn."""
+    sides = sides_of(case, clone)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        workers = {}
+        for side, number in zip(sides, itertools.count()):
+            environment = clean_environment(Path(folder) / str(number))
+            workers[side] = stack.enter_context(Worker(command_of(side, case, clone), environment))
+        programs = {}
+        for side, worker in workers.items():
+            programs[side] = worker.ask("compile")
+            say(f"{case.title}: {side} compiles in {programs[side]['compile_seconds']:.1f} s")
+        time_in_turns(case, workers, programs, repeats, seconds)
+        memory = workers[OURS].ask("memory") if case.num_seeds > 1 else None
+    return {"case": case._asdict(), "title": case.title, "programs": programs, "memory": memory}
+
+
+def time_in_turns(
+    case: Case, workers: Mapping[str, Any], programs: Mapping[str, dict[str, Any]], repeats: int, seconds: float
+) -> None:
+    """Run sections of about ``seconds`` on all sides, A B A B …"""
+    watch = PauseWatch().start()
+    calls = {side: calls_in(worker, seconds) for side, worker in workers.items()}  # warms up, too
+    for number in range(1, repeats + 1):
+        for side, worker in workers.items():
+            label = f"round {number} of {repeats}: {case.title}: {side}"
+            section = watch.undisturbed(functools.partial(worker.ask, "train", calls=calls[side]), label)
+            programs[side].setdefault("sections", []).append(section)
+            say(f"{label} {section['updates'] / section['seconds']:,.0f} updates/s")
+
+
+def calls_in(worker: Any, seconds: float) -> int:
+    """Return how many calls a section of this length has."""
+    calls = 1
+    while (took := worker.ask("train", calls=calls)["seconds"]) < seconds / 10:
+        calls *= 2
+    return max(1, round(calls * seconds / took))
+
+
+# --------------------------------------------------------------------------------------------------------------------- figures
+
+
+def rates(program: Mapping[str, Any]) -> list[float]:
+    """Return the updates per second, over all seeds, of each section."""
+    return [section["updates"] / section["seconds"] for section in program["sections"]]
+
+
+def ratios(measured: Mapping[str, Any]) -> list[float] | None:
+    """Return jaxrl's updates per second over those of JAX-CORL's faster way, in each round; None if it was left out."""
+    programs = measured["programs"]
+    others = [rates(program) for side, program in programs.items() if side != OURS]
+    return paired(rates(programs[OURS]), max(others, key=median)) if others else None
+
+
+def seed_bytes(memory: Mapping[str, Any], seeds: int) -> float:
+    """Return the bytes that each further seed holds between iterations."""
+    return (memory["all"]["held"] - memory["one"]["held"]) / (seeds - 1)
+
+
+def requirements(result: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
+    """Return what is required: (name, required value, measured value, whether it is met)."""
+    rows = []
+    for measured in result["cases"]:
+        seeds, title = measured["case"]["num_seeds"], measured["title"]
+        if (found := ratios(measured)) is not None:
+            ratio, asked = median(found), ASKED[seeds]
+            rows.append((f"updates/s of JAX-CORL's: {title}", f"≥ {asked:g}×", f"{ratio:.2f}×", ratio >= asked))
+        if memory := measured["memory"]:
+            more, allowed = memory["all"]["held"] - memory["one"]["held"], seeds * memory["state"]
+            name = f"memory of {seeds} seeds above one seed's: {title}"
+            rows.append((name, f"≤ {kib(allowed)}, {seeds} states", kib(more), more <= allowed))
+    return rows
+
+
+def kib(number: float) -> str:
+    return f"{number / 1024:,.0f} KiB"
+
+
+def missed(result: Mapping[str, Any]) -> bool:
+    """Return whether a requirement is not met."""
+    return not all(is_met for *_, is_met in requirements(result))
+
+
+# ---------------------------------------------------------------------------------------------------------------------- report
+
+
+def offline_report(result: Mapping[str, Any]) -> str:
+    """Return the result as Markdown."""
+    hardware, versions = result["hardware"], dict[str, str]()
+    for program in (program for measured in result["cases"] for program in measured["programs"].values()):
+        versions |= program["versions"]
+    lines = [
+        "## Offline learning",
+        f"* `{result['command']}`, {result['date']}\n"
+        f"* {hardware['cpu']}, {hardware['cores']} cores, load before: {result['load']}\n"
+        f"* {', '.join(f'{name} {text}' for name, text in versions.items())}",
+        table(
+            ["case", "program", "updates/s", "jaxrl / this", "compile, s", "parameters"],
+            [row for measured in result["cases"] for row in _rows(measured)],
+        ),
+        "Gradient steps per second of all seeds together: medians (minimum–maximum) over sections in which all sides take turns. "
+        "Rows, batches of 256 and networks are the same. *jaxrl*: as in `jaxrl.run`. *JAX-CORL*: its scripts' loop of "
+        "`update_n_times`, one seed after another; *vmapped*: all seeds in a `jax.vmap` of that function. The requirement is for "
+        "the faster of the two. *compile*: all of jaxrl's programs, or `update_n_times` alone. *parameters*: those of a seed's "
+        "networks.",
+    ]
+    if with_memory := [measured for measured in result["cases"] if measured["memory"]]:
+        lines += [memory_table(with_memory), MEMORY]
+    if result["peer"] is None:
+        lines.append("JAX-CORL was not measured (`--jax-corl`).")
+    if result["scale"] != 1:
+        lines.append(f"Sections were shortened to {result['scale']:g} of their length, so these are not speeds.")
+    rows = [[name, asked, found, "yes" if is_met else "NO"] for name, asked, found, is_met in requirements(result)]
+    if rows:
+        lines.append(table(["requirement", "required", "measured", "met"], rows))
+    return "\n\n".join(lines)
+
+
+def _rows(measured: Mapping[str, Any]) -> list[list[str]]:
+    ours, rows = rates(measured["programs"][OURS]), []
+    for side, program in measured["programs"].items():
+        ratio = "–" if side == OURS else with_range(paired(ours, rates(program)))
+        rows.append(
+            [
+                measured["title"] if side == OURS else "",
+                side,
+                with_range(rates(program), short),
+                ratio,
+                f"{program['compile_seconds']:.1f}",
+                f"{program['parameters']:,}",
+            ]
+        )
+    return rows
+
+
+MEMORY = (
+    "Memory of jaxrl's program on one device, as planned by XLA. *a state*: parameters, target parameters and the optimisers' "
+    "moments. *held*: the dataset and the states. *each further seed*: what it adds to that; a copy of the dataset would show "
+    "here. *temporary*: mostly the batches of an iteration, which are drawn at once for each seed."
+)
+
+
+def memory_table(results: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for measured in results:
+        memory, seeds = measured["memory"], measured["case"]["num_seeds"]
+        held = [memory["data"], memory["state"], memory["one"]["held"], memory["all"]["held"], seed_bytes(memory, seeds)]
+        temporary = " → ".join(kib(memory[which]["temporary"]) for which in ("one", "all"))
+        rows.append([measured["title"], *map(kib, held), temporary])
+    header = ["case", "dataset", "a state", "held by one seed", "by all seeds", "each further seed", "temporary, one → all"]
+    return table(header, rows)

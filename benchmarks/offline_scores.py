@@ -1,0 +1,92 @@
+"""Experiments of offline learning, as plain data: which algorithm learns from which dataset, and what it must reach."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jaxrl
+from jaxrl.algorithms.presets import SMALL
+
+KNOWN_BUILDERS = frozenset(jaxrl.__all__)
+
+
+class Task(NamedTuple):
+    """Settings that all algorithms share on the datasets of an environment."""
+
+    env: str
+    settings: dict[str, Any]
+    updates: int
+    num_seeds: int
+
+
+TASKS = {
+    "pendulum": Task("Pendulum-v1", SMALL, 50_000, 8),
+    "cartpole": Task("CartPole-v1", SMALL, 50_000, 8),
+    "halfcheetah": Task("envpool:HalfCheetah-v4", {}, 100_000, 3),
+}
+"""Start of a dataset's name -> task. Networks are 2×64, for HalfCheetah the default of 2×256."""
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bc": ("make_bc", {}),
+    "iql": ("make_iql", {}),
+    "td3bc": ("make_td3", {"cloning": "td3_bc"}),
+    "rebrac": ("make_td3", {"cloning": "rebrac", "critic": {"layer_norm": True}}),
+    "cql": ("make_cql", {}),
+    "dqn": ("make_dqn", {}),
+    "discretecql": ("make_dqn", {"conservative": "cql"}),
+    "dt": ("make_dt", {"model": {"hidden_sizes": (64,), "core": "attention", "core_size": 64}}),
+}
+"""Name in experiments -> builder and settings. A builder that jaxrl does not have yet has no experiments."""
+ON_PENDULUM: dict[str, dict[str, Any]] = {"td3bc": {"cloning": {"name": "td3_bc", "alpha": 40.0}}}
+"""Settings that differ on Pendulum, where actions of the data deserve less weight."""
+
+
+class Bar(NamedTuple):
+    """The score that an algorithm must reach on a dataset."""
+
+    variant: str
+    data: str
+    """Name of a dataset of ``benchmarks.recipes``."""
+    threshold: float
+    at_most: bool = False
+    """For a control: the mean must not exceed the threshold."""
+    passing_seeds: int | None = None
+    """Number of seeds that must reach the threshold. None: the mean must reach it."""
+    updates: int | None = None
+    """Length, if it is not that of the task."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant}-{self.data}"
+
+    @property
+    def task(self) -> Task:
+        return TASKS[self.data.partition("-")[0]]
+
+    @property
+    def builder(self) -> str:
+        return VARIANTS[self.variant][0]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        on_pendulum = ON_PENDULUM if self.task is TASKS["pendulum"] else {}
+        return self.task.settings | VARIANTS[self.variant][1] | on_pendulum.get(self.variant, {})
+
+
+BARS = (
+    Bar("bc", "pendulum-expert", -155),
+    *(Bar("bc", f"pendulum-{data}", -400, at_most=True) for data in ("replay", "mixed")),
+    *(Bar(variant, f"pendulum-{data}", -200) for data in ("replay", "mixed") for variant in ("iql", "td3bc")),
+    *(Bar("cql", f"pendulum-{data}", -250, updates=30_000) for data in ("replay", "mixed")),
+    *(Bar(variant, "cartpole-mixed", 475, passing_seeds=7) for variant in ("iql", "discretecql")),
+    Bar("dqn", "cartpole-mixed", 0),  # for comparison
+    Bar("dt", "cartpole-mixed", 450, updates=10_000),  # of 64 sequences
+    Bar("bc", "halfcheetah-medium", 3_800),
+    *(Bar(variant, "halfcheetah-medium-expert", 8_000) for variant in ("iql", "td3bc", "rebrac")),
+)
+"""Those of BC, and on HalfCheetah, are shares of the returns of the policies that collected: 0.95, and 0.9 of the expert's."""
+
+
+def bars() -> tuple[Bar, ...]:
+    """Return the bars of the algorithms that jaxrl has."""
+    return tuple(bar for bar in BARS if bar.builder in KNOWN_BUILDERS)
