@@ -126,7 +126,9 @@ def fitted_q_evaluation(
     if not isinstance(data, Dataset):
         raise TypeError(f"data={shortened(data)} must be a Dataset, as jaxrl.load_dataset(file) returns")
     fitted_q.check_action_space(data.info.action_space)
-    check_switches(normalize_observations=normalize_observations, anneal=anneal)
+    check_switches(normalize_observations=normalize_observations, anneal=anneal, explore=explore or False)
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress={shortened(progress)} must be a function of (updates, values f64[num_seeds]), or None")
     updates, numbers = check_count("updates", updates), {"batch_size": batch_size, "n_step": n_step}
     sizes = {name: check_count(name, number) for name, number in numbers.items()}
     hyperparams = _hyperparams(gamma=gamma, learning_rate=learning_rate, tau=tau)

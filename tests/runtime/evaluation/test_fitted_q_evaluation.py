@@ -353,6 +353,16 @@ def test_progress_is_reported_and_can_interrupt(monkeypatch: pytest.MonkeyPatch)
         fitted_q_evaluation(zero, data, progress=stop, **settings)
 
 
+def test_critics_that_diverged_are_left_out() -> None:
+    history = np.array([[1.0, 2.0, 4.0], [1.0, np.nan, 3.0]])
+    with pytest.warns(UserWarning, match="1 of 3 critics diverged and are left out"):
+        result = module._result(np.zeros((3, 2)), np.zeros(3), history, 10)
+    assert result.value == 2.0 and result.standard_error == 1.0
+    np.testing.assert_array_equal(result.values, [1.0, np.nan, 3.0])
+    with pytest.warns(UserWarning, match="2 of 2"):
+        assert np.isnan(module._result(np.zeros((2, 2)), np.zeros(2), np.full((1, 2), np.inf), 10).value)
+
+
 def test_values_stay_within_what_rewards_allow() -> None:
     """Rewards from −1 to 3, for ever: from −1 / (1 − γ) to 3 / (1 − γ). Where episodes terminate, a value may be a single reward,
     so rewards of one sign have a limit nearer to 0."""
@@ -410,7 +420,9 @@ def test_what_is_not_allowed_is_refused() -> None:
     for name in ("updates", "batch_size", "n_step"):
         refused(ValueError, rf"{name}=0 must be an integer >= 1", **{name: 0})
     refused(ValueError, "seeds=0 must be at least 1", seeds=0)
-    refused(TypeError, r"explore=3|anneal=3 must be True or False", anneal=3)
+    refused(TypeError, r"anneal=3 must be True or False", anneal=3)
+    refused(TypeError, r"explore='yes' must be True or False", explore="yes")
+    refused(TypeError, r"progress=True must be a function of \(updates, values", progress=True)
     refused(TypeError, r"data='mixed.npz' must be a Dataset, as jaxrl.load_dataset\(file\) returns", data="mixed.npz")
     refused(TypeError, r"data=None must be a Dataset", data=None)
     refused(TypeError, r"unknown keyword 'discount'.*gamma", discount=0.9)
