@@ -218,7 +218,7 @@ def test_presets_are_what_was_measured(name: str) -> None:
     measured = json.loads((ROOT / preset.source).read_text())
     expected = interval_text(measured["mean"], *measured["interval"])
     assert (str(preset.score), preset.score.train_seconds) == (expected, round(measured["train_seconds"])), (
-        f"{preset.source} holds another measurement: copy it to jaxrl/algorithms/presets.py"
+        f"{preset.source} holds another measurement: copy it to jaxrl/algorithms/presets/measured.py"
     )
     assert measured["experiment"]["episodes"] == 128 and len(measured["scores"]) == preset.num_seeds
     assert measured["hardware"]["cpu"] in preset.score.hardware and str(measured["hardware"]["cores"]) in preset.score.hardware
