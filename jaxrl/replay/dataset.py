@@ -84,13 +84,14 @@ class DatasetInfo:
             ) from None
 
     def running_moments(self) -> RunningMoments:
-        """Return the moments of observations as statistics that an algorithm may normalise with, and keeps as they are."""
+        """Return the moments of observations as statistics that an algorithm may normalise with, and keeps as they are. Leaves
+        that are not floats have None in their place, and stay as they are."""
         example = example_row(self.observation_space, self.action_space).obs
 
         def of(i: int) -> Any:
-            def leaf(path: Any, x: Any) -> Array:
+            def leaf(path: Any, x: Any) -> Array | None:
                 found = self.moments.get(leaf_name(path))
-                return jnp.full(x.shape, float(i)) if found is None else jnp.asarray(found[i], jnp.float32).reshape(x.shape)
+                return None if found is None else jnp.asarray(found[i], jnp.float32).reshape(x.shape)
 
             return jax.tree.map_with_path(leaf, example)
 

@@ -14,6 +14,7 @@ import pytest
 from jaxrl.runtime import run as run_module
 from jaxrl.runtime.training_loop import session as session_module
 from jaxrl.types import Max, Mean
+from tests.helpers.agents import small_ppo
 
 
 class FakeDriver:
@@ -21,6 +22,7 @@ class FakeDriver:
 
     def __init__(self, num_seeds: int, during: dict[int, Callable[[], None]]) -> None:
         self.num_seeds, self.during, self.calls, self.closed = num_seeds, during, 0, False
+        self.agent = small_ppo("CartPole-v1")
         self.scores: dict[int, float] = {}
         """Iteration -> score of its evaluation. Default: 1."""
 

@@ -13,6 +13,8 @@ from gymnasium import spaces
 from jaxrl.replay.dataset import DatasetInfo, make_dataset
 from jaxrl.replay.dataset_replay import WithData, attach, dataset_replay, detach
 from jaxrl.replay.transitions import ReplayRow, transitions
+from jaxrl.rollout.autoreset import first_input
+from jaxrl.rollout.running_statistics import Statistics, normalize_inputs
 from jaxrl.runtime.datasets.layouts import Spaces
 
 LINE = Spaces(spaces.Box(-10.0, 10.0, (1,), np.float32), spaces.Discrete(2), "line")
@@ -51,6 +53,18 @@ def test_what_is_computed_once() -> None:
     assert info.observation_space == LINE.observation_space and info.action_space == LINE.action_space
     assert repr(data) == "Dataset(5 rows of 2 episodes, from memory)"
     np.testing.assert_array_equal(data.rows().obs, TWO_EPISODES.obs)
+
+
+def test_leaves_that_are_not_floats_have_no_moments() -> None:
+    both = spaces.Dict({"image": spaces.Box(0, 255, (2,), np.uint8), "x": spaces.Box(-1.0, 1.0, (1,), np.float32)})
+    rows = rows_of([1, 1, 0], [0, 0, 0])
+    obs = {"image": np.full((3, 2), 200, np.uint8), "x": np.array([[0.5], [-0.5], [0.0]], np.float32)}
+    info = make_dataset(rows._replace(obs=obs), Spaces(both, spaces.Discrete(2), "both")).info
+    moments = info.running_moments()
+    assert moments.mean["image"] is None and moments.variance["image"] is None
+    seen = normalize_inputs(Statistics(moments, ()), first_input(obs, spaces.Discrete(2), 3))
+    np.testing.assert_array_equal(seen.obs["image"], obs["image"])
+    np.testing.assert_allclose(seen.obs["x"], obs["x"] / 0.5, rtol=1e-5)
 
 
 def drawn(data: Any, origin: int, n_step: int = 1, gamma: float = 0.5) -> Any:

@@ -23,7 +23,7 @@ from jaxrl.replay import Draw, Replay
 from jaxrl.replay.dataset import Dataset, DatasetInfo
 from jaxrl.replay.dataset_replay import dataset_replay
 from jaxrl.replay.gather import gather_rows
-from jaxrl.replay.transitions import Transitions, bootstrapped, example_row, transitions
+from jaxrl.replay.transitions import Transitions, bootstrapped, transitions
 from jaxrl.returns import discounted_sums
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.rollout.running_statistics import RunningMoments, normalize
@@ -102,14 +102,6 @@ def units_of(data: Dataset, gamma: Array) -> Units:
     ends = rows.terminated.any()
     least = jnp.where(ends & (low > 0), low, low / (1.0 - gamma))
     return Units(centre, scale, least, jnp.where(ends & (high < 0), high, high / (1.0 - gamma)))
-
-
-def moments_of(info: DatasetInfo) -> RunningMoments:
-    """Return the moments of the data's observations, with None for leaves that are not real numbers and stay as they are."""
-    moments, example = info.running_moments(), example_row(info.observation_space, info.action_space).obs
-    real = lambda x, y: y if jnp.issubdtype(x.dtype, jnp.floating) else None  # noqa: E731
-    mean, variance = (jax.tree.map(real, example, part) for part in (moments.mean, moments.variance))
-    return moments._replace(mean=mean, variance=variance)
 
 
 def to_critic(action_space: spaces.Space, action: Array) -> Array:

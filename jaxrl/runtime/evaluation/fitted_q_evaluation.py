@@ -139,7 +139,7 @@ def fitted_q_evaluation(
     programs = _programs(data.info, _hashable(critic), len(listed), updates=length, **sizes)
 
     key = jax.random.fold_in(jax.random.key(listed[0]), STREAM)
-    moments = fitted_q.moments_of(data.info) if normalize_observations else ()
+    moments = data.info.running_moments() if normalize_observations else ()
     # The policy and the data may be on other devices, such as those of the seed that a run trained.
     placed, acting = jax.device_put((data, fixed.policy), programs.everywhere)
     fixed = fixed._replace(policy=acting)

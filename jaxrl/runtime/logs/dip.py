@@ -1,4 +1,4 @@
-"""Dip of the score at the start of fine-tuning: how much a policy that was learnt offline loses at first when it learns online."""
+"""Dip of the score at the start of fine-tuning: how much a policy that was learnt offline loses at first online."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxrl.runtime.console.progress import number
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, mean_over_seeds
 
 EARLY = 0.1
@@ -25,12 +24,3 @@ def dip(history: Mapping[str, np.ndarray], total_steps: int) -> tuple[float, flo
     if not known or known[0][0] > 0 or not early:
         return None
     return known[0][1], min(known[0][1], *early)
-
-
-def dip_in_words(history: Mapping[str, np.ndarray], total_steps: int) -> str:
-    """Return the dip as text, for the summary of a run."""
-    if (found := dip(history, total_steps)) is None:
-        return "dip unknown, for no evaluation was made in the first tenth (eval_every)"
-    size = max(map(abs, found))
-    before, lowest = (number(x, size) for x in found)
-    return f"dip in the first tenth from {before} to {lowest}"

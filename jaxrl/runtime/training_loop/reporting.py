@@ -12,6 +12,7 @@ from jaxrl.builder.spec import algorithm_name, unimportable_parts
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.runtime.console.progress import Progress, duration, number
 from jaxrl.runtime.distributed.group import current
+from jaxrl.runtime.logs.dip import dip
 from jaxrl.runtime.logs.greedy_gap import greedy_gap
 from jaxrl.runtime.system.warn import warn
 from jaxrl.runtime.trainers.device_layout import learns_alike
@@ -67,6 +68,15 @@ def gap_in_words(history: Mapping[str, np.ndarray], eval_explore: bool) -> str |
         "greedy ones: 'jaxrl eval RUN --which last --explore' acts as in training, and with --eval-explore (eval_explore=True) "
         "evaluations during a run do"
     )
+
+
+def dip_in_words(history: Mapping[str, np.ndarray], total_steps: int) -> str:
+    """Return the dip as text, for the summary of a run."""
+    if (found := dip(history, total_steps)) is None:
+        return "dip unknown, for no evaluation was made in the first tenth (eval_every)"
+    size = max(map(abs, found))
+    before, lowest = (number(x, size) for x in found)
+    return f"dip in the first tenth from {before} to {lowest}"
 
 
 def title_of(agent: Agent, num_seeds: int, num_devices: int) -> str:

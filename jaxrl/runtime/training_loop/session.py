@@ -18,7 +18,6 @@ from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
 from jaxrl.runtime.console.progress import Progress, duration, spread
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs import records as logs
-from jaxrl.runtime.logs.dip import dip_in_words
 from jaxrl.runtime.logs.records import (
     EVALUATION_EPISODES,
     EVALUATION_LENGTH,
@@ -33,7 +32,7 @@ from jaxrl.runtime.logs.records import (
 from jaxrl.runtime.system.compiling import Abandoned, waiting_unless
 from jaxrl.runtime.trainers.trainer import Driver
 from jaxrl.runtime.training_loop.plan import TrainingPlan
-from jaxrl.runtime.training_loop.reporting import divergence, names, spent
+from jaxrl.runtime.training_loop.reporting import dip_in_words, divergence, names, spent
 from jaxrl.runtime.training_loop.run_files import RunFiles
 from jaxrl.runtime.training_loop.signals import Interrupt
 from jaxrl.types import Metrics, PyTree

@@ -19,8 +19,9 @@ from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.transitions import example_row, replay_rows, transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.collect import example_rollout
-from jaxrl.runtime.logs.dip import dip, dip_in_words
+from jaxrl.runtime.logs.dip import dip
 from jaxrl.runtime.logs.records import EVALUATION_RETURN
+from jaxrl.runtime.training_loop.reporting import dip_in_words
 from jaxrl.training import evaluation_key
 from tests.helpers.agents import ALGORITHMS, assert_bit_equal, tiny
 from tests.helpers.datasets import random_dataset

@@ -283,7 +283,7 @@ def prepared(data: Dataset, seeds: int) -> tuple[Any, Any, Any]:
     programs = module._programs(data.info, module._hashable({"hidden_sizes": (8,)}), seeds, **SIZES)
     hyperparams = module._hyperparams(gamma=0.9, learning_rate=1e-3, tau=0.1)
     learners = jax.eval_shape(programs.init, np.arange(seeds, dtype=np.uint32), hyperparams)
-    shared = (data, zero(data.returns_to_go), fitted_q.moments_of(data.info), hyperparams.gamma)
+    shared = (data, zero(data.returns_to_go), data.info.running_moments(), hyperparams.gamma)
     return programs, learners, jax.eval_shape(programs.problem, *shared)
 
 
@@ -394,7 +394,7 @@ def test_observations_are_normalised_except_those_that_are_not_real_numbers() ->
     rows = ReplayRow(obs, np.zeros(30, np.int32), np.ones(30, np.float32), np.zeros(30, bool), valid)  # type: ignore[arg-type]
     data = make_dataset(rows, Spaces(space, spaces.Discrete(2), "both"))  # type: ignore[arg-type]
     units = fitted_q.units_of(data, jnp.float32(0.5))
-    problem = fitted_q.Problem(data, jnp.zeros((30, 1), jnp.int32), fitted_q.moments_of(data.info), units)
+    problem = fitted_q.Problem(data, jnp.zeros((30, 1), jnp.int32), data.info.running_moments(), units)
     seen = fitted_q.normalized(problem, StepInput((), (), (), ()), data.rows().obs).obs  # type: ignore[arg-type]
     np.testing.assert_array_equal(seen["image"], obs["image"])
     speed = obs["speed"][valid]
