@@ -3,10 +3,10 @@
 ``jaxrl.settings.options`` says how they are written in data, flags and sweep files.
 """
 
-from jaxrl.algorithms.common.advantage_weights import Binary, Expectile, Exponential, Sampled
-from jaxrl.algorithms.common.conservative import CQL, Conservative, LagrangeCQL
 from jaxrl.algorithms.common.critic_ensemble import Ensemble
 from jaxrl.algorithms.common.deterministic_policy import Cloning, ReBRAC
+from jaxrl.algorithms.common.offline.advantage_weights import Binary, Expectile, Exponential, Sampled
+from jaxrl.algorithms.common.offline.conservative import CQL, Conservative, LagrangeCQL
 from jaxrl.algorithms.common.optimistic_exploration import Optimistic
 from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
 from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Munchausen, Scalar

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from gymnasium import spaces
 
-from jaxrl.algorithms.common import cloning
-from jaxrl.algorithms.common.cloning import CloningLearner, cloning_loss, played_action
-from jaxrl.algorithms.common.offline import check_has_data
+from jaxrl.algorithms.common.offline import cloning
+from jaxrl.algorithms.common.offline.cloning import CloningLearner, cloning_loss, played_action
+from jaxrl.algorithms.common.offline.datasets import check_has_data
 from jaxrl.builder.components import check_greedy_policy, resolve_replay
 from jaxrl.builder.config import DatasetConfig
 from jaxrl.builder.keywords import dataset_keywords, split_keywords, with_keywords_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.algorithms.common.conservative import CQL
+from jaxrl.algorithms.common.offline.conservative import CQL
 from jaxrl.algorithms.sac import make_sac
 from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.types import Agent, EnvLike

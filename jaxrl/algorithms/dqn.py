@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
-from jaxrl.algorithms.common.conservative import Conservative, discrete_gap
+from jaxrl.algorithms.common.offline.conservative import Conservative, discrete_gap
 from jaxrl.algorithms.common.q_heads import (
     C51,
     IQN,

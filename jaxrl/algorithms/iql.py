@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import delayed_updates
-from jaxrl.algorithms.common.advantage_weights import Binary, Expectile, Exponential, Sampled, expectile_loss
 from jaxrl.algorithms.common.critic_ensemble import (
     ActorCriticSetup,
     CriticBatch,
@@ -25,7 +24,8 @@ from jaxrl.algorithms.common.critic_ensemble import (
 )
 from jaxrl.algorithms.common.delayed_updates import Losses
 from jaxrl.algorithms.common.off_policy import OffPolicyConfig, prepare_off_policy, sample_discrete
-from jaxrl.algorithms.common.offline import reward_scale
+from jaxrl.algorithms.common.offline.advantage_weights import Binary, Expectile, Exponential, Sampled, expectile_loss
+from jaxrl.algorithms.common.offline.datasets import reward_scale
 from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.distributions import Categorical, Normal, TanhNormal, select_actions

@@ -14,8 +14,10 @@ import optax
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import soft_policy
-from jaxrl.algorithms.common.conservative import CQL, LagrangeCQL, Penalty
-from jaxrl.algorithms.common.conservative_updates import (
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch, action_values
+from jaxrl.algorithms.common.off_policy import check_policy, prepare_off_policy
+from jaxrl.algorithms.common.offline.conservative import CQL, LagrangeCQL, Penalty
+from jaxrl.algorithms.common.offline.conservative_updates import (
     actor_loss,
     adapted,
     add_penalty,
@@ -24,8 +26,6 @@ from jaxrl.algorithms.common.conservative_updates import (
     penalty,
     values_of_data,
 )
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch, action_values
-from jaxrl.algorithms.common.off_policy import check_policy, prepare_off_policy
 from jaxrl.algorithms.common.optimistic_exploration import policy
 from jaxrl.algorithms.common.soft_policy import SoftPolicyConfig, act, check_soft_policy, init_fields, soft_value
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of

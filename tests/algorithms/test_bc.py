@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl import make_bc
-from jaxrl.algorithms.common.cloning import cloning_loss
+from jaxrl.algorithms.common.offline.cloning import cloning_loss
 from jaxrl.distributions import Categorical, MultiCategorical
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import greedy_policy, policy_network

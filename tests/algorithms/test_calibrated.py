@@ -13,10 +13,10 @@ import optax
 import pytest
 
 import jaxrl
-from jaxrl.algorithms.common.conservative import CQL, LagrangeCQL, Multiplier
-from jaxrl.algorithms.common.conservative_updates import discounted_returns, draw_updates
 from jaxrl.algorithms.common.critic_ensemble import action_values
 from jaxrl.algorithms.common.critic_ensemble import draw_updates as plain_draws
+from jaxrl.algorithms.common.offline.conservative import CQL, LagrangeCQL, Multiplier
+from jaxrl.algorithms.common.offline.conservative_updates import discounted_returns, draw_updates
 from jaxrl.algorithms.cql import SETTINGS
 from jaxrl.algorithms.sac import SACHyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST

@@ -15,9 +15,9 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl.algorithms import sac
 from jaxrl.algorithms.common import conservative_updates
-from jaxrl.algorithms.common.conservative import CQL, Conservative, Penalty, sampled_gap
-from jaxrl.algorithms.common.conservative_updates import ConservativeBatch, penalty, values_of_data
 from jaxrl.algorithms.common.critic_ensemble import Ensemble
+from jaxrl.algorithms.common.offline.conservative import CQL, Conservative, Penalty, sampled_gap
+from jaxrl.algorithms.common.offline.conservative_updates import ConservativeBatch, penalty, values_of_data
 from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Scalar
 from jaxrl.algorithms.dqn import DQNConfig, dqn_loss
 from jaxrl.algorithms.sac import SACConfig, SACHyperparams

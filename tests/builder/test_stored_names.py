@@ -21,7 +21,23 @@ from tests.helpers.paths import ROOT
 
 BUILDERS = [
     f"jaxrl.algorithms.{name}:make_{name}"
-    for name in ("a2c", "bc", "crossq", "ddpg", "dqn", "dt", "es", "impala", "iql", "ppo", "pqn", "r2d2", "reinforce", "sac", "td3")
+    for name in (
+        "a2c",
+        "bc",
+        "crossq",
+        "ddpg",
+        "dqn",
+        "dt",
+        "es",
+        "impala",
+        "iql",
+        "ppo",
+        "pqn",
+        "r2d2",
+        "reinforce",
+        "sac",
+        "td3",
+    )
 ]
 COMPONENTS = {
     "intrinsic": ["jaxrl.intrinsic:rnd"],

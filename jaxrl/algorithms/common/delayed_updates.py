@@ -21,7 +21,7 @@ from jaxrl.algorithms.common.critic_ensemble import (
     networks,
 )
 from jaxrl.algorithms.common.off_policy import init_networks, init_replay
-from jaxrl.algorithms.common.offline import data_statistics, seen
+from jaxrl.algorithms.common.offline.datasets import data_statistics, seen
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.types import Array, Key, Metrics, PyTree
 

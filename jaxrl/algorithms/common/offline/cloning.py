@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxrl.algorithms.common.offline import data_statistics
+from jaxrl.algorithms.common.offline.datasets import data_statistics
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.distributions import Categorical, MultiCategorical

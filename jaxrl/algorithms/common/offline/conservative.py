@@ -1,6 +1,6 @@
 """Conservative Q-learning (CQL: Kumar et al. 2020; Cal-QL: Nakamoto et al. 2023) as options: a term in the loss of values that
 lowers those of all actions and raises those of the data's actions. Its updates in actor-critics are in
-``jaxrl.algorithms.common.conservative_updates``.
+``jaxrl.algorithms.common.offline.conservative_updates``.
 """
 
 from __future__ import annotations

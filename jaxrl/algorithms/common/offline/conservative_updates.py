@@ -1,5 +1,5 @@
-"""Updates of SAC with the conservative term of ``jaxrl.algorithms.common.conservative``: the actions that it is computed for, the
-returns that bound it in Cal-QL, and a policy that clones the data at first.
+"""Updates of SAC with the conservative term of ``jaxrl.algorithms.common.offline.conservative``: the actions that it is computed
+for, the returns that bound it in Cal-QL, and a policy that clones the data at first.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import critic_ensemble, soft_policy
-from jaxrl.algorithms.common.conservative import LagrangeCQL, Penalty, discrete_gap, sampled_gap
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, action_values
+from jaxrl.algorithms.common.offline.conservative import LagrangeCQL, Penalty, discrete_gap, sampled_gap
 from jaxrl.distributions import TanhNormal, select_actions
 from jaxrl.exploration.action_noise import standard_normal, uniform_of
 from jaxrl.optimize.gradients import pmean

@@ -1,0 +1,1 @@
+"""Parts of algorithms for offline learning: datasets, cloned actions, weights of advantages, and conservative values."""
