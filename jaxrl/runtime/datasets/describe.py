@@ -40,6 +40,7 @@ def description(data: Dataset) -> dict[str, Any]:
         "observation_space": str(info.observation_space),
         "action_space": str(info.action_space),
         "rows_per_second": draw_speed(data),
+        "hints": hints(data),
     }
 
 
@@ -63,6 +64,33 @@ def draw_speed(data: Dataset) -> float:
     return BATCH * BATCHES / (time.perf_counter() - start)
 
 
+SPARSE = 0.05
+"""Largest share of rows whose reward differs from the most frequent one, for rewards that count as sparse."""
+SMALL, LARGE = 1e-3, 100.0
+"""Standard deviations of rewards outside of these bounds are unusual for the networks and step sizes of this library."""
+
+
+def hints(data: Dataset) -> list[str]:
+    """Return advice on rewards that are hard to learn from as they are."""
+    rows = data.rows()
+    reward = np.asarray(rows.reward)[np.asarray(rows.valid)]
+    values, counts = np.unique(reward, return_counts=True)
+    usual, share = float(values[counts.argmax()]), float(1 - counts.max() / len(reward))
+    if share == 0:
+        return [f"all rewards are {usual:g}: values differ by the lengths of episodes alone"]
+    if share < SPARSE and usual == 0:
+        return [
+            f"rewards are 0 but in {share:.1%} of the rows: learning is often faster from reward − 1 (Kostrikov et al. 2022, on "
+            "antmaze), where reaching a reward earlier is worth more"
+        ]
+    spread = float(reward.std())
+    if not SMALL <= spread <= LARGE:
+        return [
+            f"the standard deviation of rewards is {spread:g}: scale them to about 1. Only IQL does so itself (scale_rewards)"
+        ]
+    return []
+
+
 def in_lines(found: dict[str, Any]) -> list[str]:
     """Return the description as lines of text."""
     returns, lengths, most = found["returns"], found["lengths"], max(count for *_, count in found["histogram"])
@@ -82,4 +110,5 @@ def in_lines(found: dict[str, Any]) -> list[str]:
         f"actions       {found['action_space']}",
         f"speed         {found['rows_per_second']:,.0f} transitions/s drawn in batches of {BATCH}",
         f"sha256        {found['sha256']}",
+        *(f"hint          {hint}" for hint in found["hints"]),
     ]

@@ -20,6 +20,7 @@ from jaxrl.replay.transitions import ReplayRow, example_row
 from jaxrl.runtime.checkpoint.npz import Arrays, open_arrays
 from jaxrl.runtime.datasets.layouts import D4RL, Spaces, cast_to_spaces, from_d4rl, from_episodes
 from jaxrl.runtime.system.disk import absolute, parse_json, replacing
+from jaxrl.runtime.system.memory import available_on_host, show_bytes
 from jaxrl.settings.packages import import_package
 from jaxrl.spaces.trees import realize_space
 from jaxrl.types import EnvLike, PyTree
@@ -47,7 +48,8 @@ def load_dataset(source: str | os.PathLike[str], env: EnvLike | None = None) -> 
     Raises:
       OSError: the file does not exist or is not a regular file.
       ModuleNotFoundError: a package is needed to read it.
-      ValueError: it holds no dataset, is damaged, has other spaces, or has a row that the environment cannot have produced.
+      ValueError: it holds no dataset, is damaged, has other spaces, has a row that the environment cannot have produced, or
+        does not fit into memory.
     """
     bound: Any = env if env is None or isinstance(env, Spaces) else resolve_env(env)
     text = os.fspath(source)
@@ -59,13 +61,30 @@ def load_dataset(source: str | os.PathLike[str], env: EnvLike | None = None) -> 
         files = sorted(path.glob("*.npz"))
         if not files:
             raise ValueError(f"{text} is a folder without .npz files: give a file, or a folder of files of jaxrl.save_replay")
+        check_fits(files, text)
         parts = [_read(file, bound) for file in files]
         lanes: list[Any] = [rows if rows.valid.ndim == 2 else jax.tree.map(lambda x: x[:, None], rows) for rows, _ in parts]
         flat = [one_after_another(rows) for rows in lanes]
         joined: Any = jax.tree.map(lambda *leaves: np.concatenate(leaves), *flat)
         return _made(joined, bound or parts[0][1], os.fspath(absolute(path)), text)
+    check_fits([path], text)
     rows, known = _read(path, bound)
     return _made(rows, bound or known, os.fspath(absolute(path)), text)
+
+
+COPIES = 3
+"""A dataset is in memory this often while it is read: as arrays, in one lane, and packed. Compressed files need more."""
+
+
+def check_fits(files: Sequence[Path], shown: str) -> None:
+    """Raise ValueError if the rows of files cannot fit into the available memory, before they are read."""
+    available = available_on_host()
+    needed = COPIES * sum(file.stat().st_size for file in files if file.is_file())
+    if available is not None and needed > available:
+        raise ValueError(
+            f"{shown} needs about {show_bytes(needed)} of memory while it is read, but only {show_bytes(available)} is "
+            "available: use fewer rows"
+        )
 
 
 def load_again(described: Dataset | DatasetInfo) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl.replay.dataset import Dataset, make_dataset
 from jaxrl.replay.transitions import ReplayRow
+from jaxrl.runtime.datasets import files
+from jaxrl.runtime.datasets.describe import description, hints, in_lines
 from jaxrl.runtime.datasets.layouts import Spaces, from_d4rl, rows_of
 from tests.helpers.agents import small
 from tests.helpers.datasets import random_dataset
@@ -196,3 +199,36 @@ def test_packages_that_are_missing_are_named(home: Path, monkeypatch: pytest.Mon
             jaxrl.load_dataset(source)
     with pytest.raises(ModuleNotFoundError, match="needs the package minari"):
         jaxrl.save_dataset("minari:a/b-v0", data)
+
+
+def test_a_file_that_does_not_fit_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "data.npz"
+    jaxrl.save_dataset(file, random_dataset("Pendulum-v1"))
+    size = file.stat().st_size
+    monkeypatch.setattr(files, "available_on_host", lambda: files.COPIES * size)
+    assert jaxrl.load_dataset(file).info.rows == 190
+    monkeypatch.setattr(files, "available_on_host", lambda: files.COPIES * size - 1)
+    monkeypatch.setattr(files, "_read", lambda *given: pytest.fail("it was read"))
+    for source in (file, tmp_path):
+        with pytest.raises(ValueError, match=r"needs about [\d.]+ KiB of memory while it is read, but only .* is available"):
+            jaxrl.load_dataset(source, "Pendulum-v1")
+
+
+@pytest.mark.parametrize(
+    ("reward", "hint"),
+    [
+        (lambda valid, rng: np.where(np.arange(len(valid)) % 100 == 0, 1.0, 0.0), r"rewards are 0 but in \d\.\d% of the rows"),
+        (lambda valid, rng: np.ones(len(valid)), "all rewards are 1: values differ by the lengths"),
+        (lambda valid, rng: 1e4 * rng.normal(size=len(valid)), r"the standard deviation of rewards is [\d.e+]+: scale them"),
+        (lambda valid, rng: rng.normal(size=len(valid)), None),
+    ],
+)
+def test_hints_on_rewards(reward: Any, hint: str | None) -> None:
+    rows = jax.device_get(random_dataset("Pendulum-v1", rows=400).rows())
+    made = reward(rows.valid, np.random.default_rng(0)).astype(np.float32)
+    data = make_dataset(rows._replace(reward=np.where(rows.valid, made, np.float32(0))), jaxrl.make_env("Pendulum-v1"))
+    found = hints(data)
+    assert len(found) == (hint is not None)
+    if hint is not None:
+        assert re.match(hint, found[0])
+        assert any(line.startswith("hint          ") for line in in_lines(description(data)))

@@ -199,7 +199,12 @@ def report(results: Sequence[RunScore], options: EvalOptions) -> None:
 
 def remarks(result: RunScore, options: EvalOptions) -> Iterator[str]:
     """Yield which policies these are, and what the table does not show."""
+    from jaxrl.envs.reference_returns import normalized_score
+    from jaxrl.runtime.console.progress import spread
+
     yield result.about
+    if (score := normalized_score(result.env, result.returns)) is not None:
+        yield f"normalised score {spread({'score': score}, 'score')}: 0 is random actions, 100 the expert of D4RL"
     if result.warning and not options.explore:
         yield f"{result.warning}; use --explore to play as in training"
     if result.eval_explore and not options.explore:
