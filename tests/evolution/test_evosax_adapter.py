@@ -108,7 +108,7 @@ def trained(agent: Any, generations: int, key: int = 0) -> tuple[Any, list[float
 )
 def test_every_algorithm_learns_cartpole(name: str) -> None:
     state, returns = trained(small_es(members=32, strategy=Evosax(name)), 25)
-    assert np.mean(returns[:2]) < 60 and max(returns) > (25 if name in SLOW_LEARNERS else 40)
+    assert returns[0] < 60 and max(returns) > (25 if name in SLOW_LEARNERS else 40)
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.learner.params))
 
 
