@@ -13,7 +13,6 @@ from benchmarks import comparison, pictures, speed_picture
 from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.offline_cases import BUILDERS
-from benchmarks.offline_scores import KNOWN_BUILDERS
 from benchmarks.peer import PEERS, PeerError
 from benchmarks.protocol import WorkerError
 from benchmarks.recipes import FOLDER, RECIPES
@@ -85,10 +84,9 @@ def make_parser() -> argparse.ArgumentParser:
     datasets.add_argument("--out", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
     datasets.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the record (default: {RESULTS})")
 
-    measured = [name for name, builder in BUILDERS.items() if builder in KNOWN_BUILDERS]
     offline = commands.add_parser("offline", help="updates per second from a dataset, compared with JAX-CORL")
     offline.add_argument("--jax-corl", type=Path, metavar="FOLDER", help="clone of JAX-CORL; without it only jaxrl is measured")
-    offline.add_argument("--only", nargs="+", choices=measured, default=[], help="algorithms; default: all")
+    offline.add_argument("--only", nargs="+", choices=[*BUILDERS], default=[], help="algorithms; default: all")
     offline.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     offline.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
 

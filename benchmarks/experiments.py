@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from benchmarks.offline_scores import Bar, bars
+from benchmarks.offline_scores import BARS, Bar
 from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCHES
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.presets import CHAIN, HIDDEN, PRESETS, Preset
@@ -143,6 +143,6 @@ EXPERIMENTS = {
         Experiment(
             "ppo-pong", "make_ppo", SMALL_PONG, PONG, 2_000_000, 1, -10, episodes=32, last_episodes=100, run={"sampler": "xla"}
         ),
-        *map(from_data, bars()),
+        *map(from_data, BARS),
     )
 }

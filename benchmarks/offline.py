@@ -23,7 +23,6 @@ from benchmarks.corl_clone import COMMIT, files_of
 from benchmarks.markdown import table
 from benchmarks.numbers import paired, short, with_range
 from benchmarks.offline_cases import BUILDERS, Case, cases
-from benchmarks.offline_scores import KNOWN_BUILDERS
 from benchmarks.pauses import PauseWatch
 from benchmarks.peer import CORL
 from benchmarks.protocol import Worker, clean_environment
@@ -43,9 +42,9 @@ def measure(repeats: int, scale: float, out: Path, clone: Path | None = None, on
     Args:
       scale: share of a section's length, to check that everything works.
       clone: clone of JAX-CORL. None: it is left out.
-      only: algorithms; empty: all that jaxrl has.
+      only: algorithms; empty: all.
     """
-    algorithms = tuple(only) or tuple(name for name, builder in BUILDERS.items() if builder in KNOWN_BUILDERS)
+    algorithms = tuple(only) or tuple(BUILDERS)
     if clone is not None:
         clone = files_of(clone).parent.resolve()
         CORL.install()

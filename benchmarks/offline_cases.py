@@ -9,7 +9,7 @@ import numpy as np
 ALGORITHMS = {"iql": "IQL", "td3bc": "TD3+BC", "cql": "CQL"}
 """Name -> title."""
 BUILDERS = {"iql": "make_iql", "td3bc": "make_td3", "cql": "make_cql"}
-"""Name -> ``make_…`` of jaxrl. An algorithm is measured once jaxrl has its builder."""
+"""Name -> ``make_…`` of jaxrl."""
 SIZES = (((64, 64), 1), ((256, 256), 1), ((64, 64), 8))
 """Hidden sizes of all networks, and number of seeds."""
 ROWS, EPISODE = 100_000, 1_000

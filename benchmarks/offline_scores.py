@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jaxrl
 from jaxrl.algorithms.presets import SMALL
-
-KNOWN_BUILDERS = frozenset(jaxrl.__all__)
 
 
 class Task(NamedTuple):
@@ -36,7 +33,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "discretecql": ("make_dqn", {"conservative": "cql"}),
     "dt": ("make_dt", {"model": {"hidden_sizes": (64,), "core": "attention", "core_size": 64}}),
 }
-"""Name in experiments -> builder and settings. A builder that jaxrl does not have yet has no experiments."""
+"""Name in experiments -> builder and settings."""
 ON_PENDULUM: dict[str, dict[str, Any]] = {"td3bc": {"cloning": {"name": "td3_bc", "alpha": 40.0}}}
 """Settings that differ on Pendulum, where actions of the data deserve less weight."""
 
@@ -85,8 +82,3 @@ BARS = (
     *(Bar(variant, "halfcheetah-medium-expert", 8_000) for variant in ("iql", "td3bc", "rebrac")),
 )
 """Those of BC, and on HalfCheetah, are shares of the returns of the policies that collected: 0.95, and 0.9 of the expert's."""
-
-
-def bars() -> tuple[Bar, ...]:
-    """Return the bars of the algorithms that jaxrl has."""
-    return tuple(bar for bar in BARS if bar.builder in KNOWN_BUILDERS)
