@@ -14,8 +14,8 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl.algorithms import sac
-from jaxrl.algorithms.common import conservative_updates
 from jaxrl.algorithms.common.critic_ensemble import Ensemble
+from jaxrl.algorithms.common.offline import conservative_updates
 from jaxrl.algorithms.common.offline.conservative import CQL, Conservative, Penalty, sampled_gap
 from jaxrl.algorithms.common.offline.conservative_updates import ConservativeBatch, penalty, values_of_data
 from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Scalar
