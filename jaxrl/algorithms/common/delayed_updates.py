@@ -30,7 +30,7 @@ Loss = tuple[Array, dict[str, Array]]
 
 
 class Losses(NamedTuple):
-    """What the updates of an algorithm minimise."""
+    """Losses that the updates of an algorithm minimise."""
 
     target: Callable[[PyTree, ActorCriticPair, CriticBatch], Array]
     """(policy, target networks, batch) -> y, the critics' targets f32[N]."""
