@@ -141,7 +141,7 @@ def learn(setup: ActorCriticSetup[SACConfig], learner: SACState) -> tuple[SACSta
 
 def make_algorithm(setup: ActorCriticSetup[SACConfig]) -> Algorithm:
     """Return SAC as an ``Algorithm``, bound to spaces but not to an environment."""
-    transferable_fields = ("params", "target_params", "log_temperature", "statistics")
+    transferable_fields = ("params", "target_params", "log_temperature", "multiplier", "statistics")
     return setup.algorithm(init=init, policy=policy, act=act, learn=learn, transferable_fields=transferable_fields)
 
 

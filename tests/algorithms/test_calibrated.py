@@ -159,6 +159,7 @@ def test_the_learnt_weight_is_state(tmp_path: Path) -> None:
     """Two thresholds in one program. A saved state continues bit for bit."""
     agent, data = offline(conservative=LagrangeCQL(initial=0.5, learning_rate=0.1)), DATA["Pendulum-v1"]
     thresholds = jnp.array([-100.0, 100.0])
+    assert "multiplier" in agent.algorithm.transferable_fields
     step = jit(jax.vmap(agent.step, in_axes=(0, None)))
     states = jit(jax.vmap(lambda threshold: agent.init(KEY(), {"conservative_threshold": threshold})))(thresholds)
     np.testing.assert_allclose(np.exp(states.learner.multiplier.log_weight), 0.5, rtol=1e-6)
