@@ -116,9 +116,8 @@ def references(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Arra
     data: Dataset = learner.replay.data
     draw, records = setup.draw(learner), data.records[:, 0]
     ends = jnp.append(data.starts[1:], len(records.words)) - 1
-    beyond = (
-        jnp.zeros(len(records.words)).at[ends].set(_last_values(setup, learner, *(records[ends - i].unpack() for i in (1, 0))))
-    )
+    last, reached = (records[at].unpack() for at in (ends - 1, ends))
+    beyond = jnp.zeros(len(records.words)).at[ends].set(_last_values(setup, learner, last, reached))
     found, of_data = discounted_returns(records.unpack(), beyond, gamma)[draw.row], np.ones(len(draw.row), bool)
     if setup.config.online:
         mixture: Mixture = setup.replay.draw.args[0]  # type: ignore[attr-defined]  # a partial, see jaxrl.replay.bind
