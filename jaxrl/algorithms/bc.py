@@ -14,13 +14,14 @@ from gymnasium import spaces
 from jaxrl.algorithms.common.offline import cloning
 from jaxrl.algorithms.common.offline.cloning import CloningLearner, cloning_loss, played_action
 from jaxrl.algorithms.common.offline.datasets import check_has_data
-from jaxrl.builder.components import check_greedy_policy, resolve_replay
+from jaxrl.builder.components import check_greedy_policy
 from jaxrl.builder.config import DatasetConfig
 from jaxrl.builder.keywords import dataset_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import prepare
 from jaxrl.models import greedy_policy
 from jaxrl.replay import Draw
+from jaxrl.replay.dataset_replay import dataset_replay
 from jaxrl.replay.transitions import Transitions, transitions
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.rollout.running_statistics import normalize_inputs
@@ -92,5 +93,5 @@ def make_bc(env: EnvLike, **keywords: Any) -> Agent:
     kinds = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete)
     prepared = prepare(make_bc, env, BCConfig, BCHyperparams, settings, kinds, greedy_policy, parts)
     check_greedy_policy(parts["model"], prepared.output, prepared.env.action_space)
-    replay = resolve_replay(None, prepared.env, prepared.setup.config, before=1, after=1, data=prepared.setup.data)  # type: ignore[arg-type]
+    replay = dataset_replay(before=1, after=1, best=prepared.setup.config.best)
     return prepared.bind(make_algorithm(ReplaySetup.from_setup(prepared.setup, replay=replay)))

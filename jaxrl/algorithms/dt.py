@@ -19,7 +19,7 @@ from gymnasium import spaces
 from jaxrl.algorithms.common.offline import cloning
 from jaxrl.algorithms.common.offline.cloning import CloningLearner, cloning_loss, played_action
 from jaxrl.algorithms.common.offline.datasets import check_has_data
-from jaxrl.builder.components import check_greedy_policy, resolve_replay
+from jaxrl.builder.components import check_greedy_policy
 from jaxrl.builder.config import DatasetConfig
 from jaxrl.builder.keywords import dataset_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.replay_setup import ReplaySetup
@@ -27,6 +27,7 @@ from jaxrl.builder.setup import prepare
 from jaxrl.models import greedy_policy
 from jaxrl.replay import Draw
 from jaxrl.replay.dataset import info_of
+from jaxrl.replay.dataset_replay import dataset_replay
 from jaxrl.rollout.autoreset import next_input
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.rollout.running_statistics import normalize_inputs
@@ -191,10 +192,10 @@ def make_dt(env: EnvLike, **keywords: Any) -> Agent:
         make_dt, env, DTConfig, DTHyperparams, settings, kinds, greedy_policy, parts, memory=True, seen_space=seen_space
     )
     check_greedy_policy(parts["model"], prepared.output, prepared.env.action_space)
-    config, data = prepared.setup.config, prepared.setup.data
+    data = prepared.setup.data
     assert data is not None
     scale = max(map(abs, info_of(data).returns)) or 1.0
     model = conditioned(prepared.setup.model, isinstance(prepared.env.observation_space, spaces.Dict), scale)
-    replay: Any = resolve_replay(None, prepared.env, config, before=1, after=config.sequence_length, data=data)  # type: ignore[arg-type]
+    replay = dataset_replay(before=1, after=prepared.setup.config.sequence_length)
     setup = ReplaySetup.from_setup(dataclasses.replace(prepared.setup, model=model), replay=replay)
     return prepared.bind(make_algorithm(setup))

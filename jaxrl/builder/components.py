@@ -444,7 +444,7 @@ def resolve_replay(replay: Any, env: Env | HostEnv, config: ReplayConfig, *, bef
     if data is not None:
         if replay is not None:
             raise ValueError(f"replay={show(replay)} has no effect with data=…, whose rows are drawn with equal probability")
-        return dataset_replay(before=before, after=after, best=getattr(config, "best", 1.0))
+        return dataset_replay(before=before, after=after)
     sizes = (config.buffer_size // config.num_envs, config.num_envs, config.rollout_length)
     kind: Any = type(config)
     options = "".join(f"{option.__name__}(…), " for option in option_fields(kind).get("replay", ()))

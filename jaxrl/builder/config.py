@@ -42,6 +42,11 @@ class AgentConfig(abc.ABC):
         return 0
 
     @property
+    def online(self) -> bool:
+        """With a dataset: collect rollouts as well."""
+        return False
+
+    @property
     def only_with_data(self) -> tuple[str, ...]:
         """Names of settings that have no effect without a dataset."""
         return ()
@@ -57,6 +62,10 @@ class AgentConfig(abc.ABC):
 
     def for_env(self, env: Env | HostEnv) -> Self:
         """Return the settings with those filled in that depend on the environment; here themselves."""
+        return self
+
+    def for_data(self) -> Self:
+        """Return the settings of an agent with a dataset; here themselves."""
         return self
 
     def network(self, default: Any) -> Any:
@@ -113,7 +122,7 @@ class ReplayConfig(RolloutConfig):
     """Gradient steps of an iteration that learns from ``data`` alone; then a step is a gradient step, and ``num_envs``,
     ``rollout_length``, ``replay_ratio``, ``buffer_size`` and ``learning_starts`` have no effect."""
     online: bool = added(False)
-    """With ``data``: collect rollouts as well, and learn from both. There is no warm-up."""
+    """With ``data``: collect rollouts as well, without a warm-up, and learn from both."""
     mixing_ratio: Unit = added(0.5)
     """With ``online``: fraction of each batch that is drawn from the data."""
 
@@ -163,7 +172,7 @@ class ReplayConfig(RolloutConfig):
         if self.learning_starts > self.buffer_size:
             raise ValueError(f"learning_starts={self.learning_starts} must be at most buffer_size={self.buffer_size}")
 
-    def with_data(self) -> Self:
+    def for_data(self) -> Self:
         """Return the settings of an agent with a dataset. Raise ValueError if a setting has no effect then.
 
         That of an agent that learns from it alone is an iteration of one environment with a row for each update.
@@ -223,14 +232,6 @@ class DatasetConfig(AgentConfig):
     @property
     def updates_per_iteration(self) -> int:
         return self.updates
-
-    @property
-    def online(self) -> bool:
-        return False
-
-    def with_data(self) -> Self:
-        """Return the settings of an agent with a dataset: themselves."""
-        return self
 
 
 @dataclasses.dataclass(frozen=True)

@@ -289,7 +289,7 @@ class PreparedAgent(Generic[C]):
             schedules=self.setup.schedules,
             episodes=config.episodes,
             data=self.setup.data,
-            online=getattr(config, "online", False),
+            online=config.online,
         )
 
     def _check_parts(self, algorithm: Algorithm, batch: Any) -> None:
@@ -344,7 +344,7 @@ def prepare(
     structure = structure.for_env(bound)
     dataset = resolve_data(parts.get("data"), bound)
     if dataset is not None:
-        structure = structure.with_data()  # type: ignore[attr-defined]  # only families with replay have the keyword
+        structure = structure.for_data()
     elif structure.only_with_data:
         refuse_unused(structure, type(structure)(), structure.only_with_data, "without data=…")
     parts = {**parts, "model": with_arguments(parts["model"], default_model)}

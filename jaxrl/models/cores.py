@@ -132,7 +132,7 @@ def attention(query: Array, keys: Array, values: Array, mask: Array, bias: Array
 def distance_bias(bias: Array, num_rows: int, num_keys: int) -> Array:
     """Return ``bias[head, distance]``, f32[heads, T, S], where the last T of S rows look back to all of them.
 
-    At distances for which there is no bias, the numbers are arbitrary. Each row of the result is the one before it, shifted by
+    Distances without a bias have arbitrary numbers. Each row of the result is the one before it, shifted by
     one (Dai et al. 2019, appendix B), so the gradient is a sum, without a scatter.
     """
     heads, context = bias.shape

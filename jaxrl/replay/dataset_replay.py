@@ -124,9 +124,15 @@ class Mixture(NamedTuple):
         at = self.parts(len(draw.row))[1]
         return jax.tree.map(lambda x: x[at], draw._replace(divisor=()))._replace(divisor=draw.divisor)
 
-    def is_data(self, size: int) -> np.ndarray:
-        """Return which rows of a draw of this size are from the data, bool[size]."""
-        return np.isin(np.arange(size), self.parts(size)[0])
+
+def drawn_from_data(replay: Replay, size: int) -> np.ndarray:
+    """Return which rows of a draw of this size are from the dataset, bool[size].
+
+    Args:
+      replay: one that this module makes.
+    """
+    part: Window | Mixture = replay.draw.args[0]  # type: ignore[attr-defined]  # a partial, see jaxrl.replay.bind
+    return np.isin(np.arange(size), part.parts(size)[0]) if isinstance(part, Mixture) else np.ones(size, bool)
 
 
 def mixed_replay(ring: Replay, ratio: float, *, before: int, after: int) -> Replay:

@@ -127,7 +127,7 @@ def _checked(sweep: SweepFile) -> SweepFile:
         try:
             for field in [{}, *(each for each in dotted if not each.keys() & job.settings.keys())]:
                 structure: Any = split_settings(entry.builder, config, hyperparams, combination | field)[0]
-                (structure.with_data() if sweep.data else structure).check(recurrent=recurrent)
+                (structure.for_data() if sweep.data else structure).check(recurrent=recurrent)
         except (TypeError, ValueError) as error:
             raise ValueError(f"job {job.name!r} cannot be built: {error}") from error
     return plain

@@ -104,11 +104,6 @@ def units_of(data: Dataset, gamma: Array) -> Units:
     return Units(centre, scale, least, jnp.where(ends & (high < 0), high, high / (1.0 - gamma)))
 
 
-def to_critic(action_space: spaces.Space, action: Array) -> Array:
-    """Return actions in the critic's units: i32, or f32[..., d] in [−1, 1] for a Box."""
-    return from_environment(action_space, action) if isinstance(action_space, spaces.Box) else action.astype(jnp.int32)
-
-
 def check_action_space(space: spaces.Space) -> None:
     """Raise TypeError or ValueError unless a critic can take actions of this space."""
     if not isinstance(space, spaces.Box | spaces.Discrete):
@@ -122,7 +117,7 @@ def check_action_space(space: spaces.Space) -> None:
 
 def make_setup(info: DatasetInfo, critic: Model, *, updates: int, batch_size: int, n_step: int) -> ReplaySetup[Any]:
     """Return the setup of chunks of ``updates`` gradient steps on a dataset with this description."""
-    config = ReplayConfig(updates=updates, batch_size=batch_size, n_step=n_step).with_data()
+    config = ReplayConfig(updates=updates, batch_size=batch_size, n_step=n_step).for_data()
     observed = seen_by_critic(info.observation_space, info.action_space)
     return ReplaySetup(observed, info.action_space, critic, config, replay=replay_with_actions(n_step))
 
@@ -187,7 +182,7 @@ def batch_of(setup: ReplaySetup[Any], problem: Problem, draw: Draw, gamma: Array
     rows = drawn._replace(
         inputs=normalized(problem, drawn.inputs, obs),
         next_inputs=normalized(problem, drawn.next_inputs, next_obs),
-        action=to_critic(setup.action_space, drawn.action),
+        action=from_environment(setup.action_space, drawn.action),
     )
     return FittedBatch(rows, next_action)
 

@@ -25,6 +25,7 @@ from jaxrl.runtime.system.devices import seed_devices
 from jaxrl.runtime.system.warn import warn
 from jaxrl.settings.aliases import shortened, suggest_keywords
 from jaxrl.settings.validation import check_count, check_seeds, check_switches, merge_hyperparams
+from jaxrl.spaces.action_scaling import from_environment
 from jaxrl.types import Array, Model
 from jaxrl.xla.seed_axis import over_seeds
 
@@ -206,7 +207,7 @@ def _programs(info: DatasetInfo, critic: Any, num_seeds: int, *, updates: int, b
 
     @partial(jax.jit, out_shardings=everywhere)
     def of_policy(data: Dataset, actions: Array, gamma: Array) -> Any:
-        return fitted_q.to_critic(info.action_space, actions)[:, None], fitted_q.units_of(data, gamma)
+        return from_environment(info.action_space, actions)[:, None], fitted_q.units_of(data, gamma)
 
     def problem(data: Dataset, actions: Array, moments: Any, gamma: Array) -> Problem:
         in_units, units = of_policy(data, actions, gamma)

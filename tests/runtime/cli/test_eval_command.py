@@ -29,12 +29,7 @@ from tests.helpers.agents import cartpole
 from tests.helpers.paths import ROOT
 
 SEEDS = [4, 2]  # as in other tests, which share the compiled programs
-
-
-@pytest.fixture(autouse=True)
-def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the current folder
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,7 @@ from tests.helpers.agents import cartpole
 from tests.helpers.datasets import random_dataset
 
 SEEDS = [4, 2]  # as in other tests, which share the compiled programs
-
-
-@pytest.fixture(autouse=True)
-def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the current folder
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
 @pytest.fixture(scope="module")

@@ -29,11 +29,7 @@ from jaxrl.runtime.system import devices
 from jaxrl.types import Env, HostEnv
 from tests.helpers.agents import cartpole
 
-
-@pytest.fixture(autouse=True)
-def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the current folder
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
 @pytest.fixture(scope="module")

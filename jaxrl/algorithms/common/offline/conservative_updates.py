@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import critic_ensemble, soft_policy
@@ -19,7 +18,7 @@ from jaxrl.distributions import TanhNormal, select_actions
 from jaxrl.exploration.action_noise import standard_normal, uniform_of
 from jaxrl.optimize.gradients import pmean
 from jaxrl.replay.dataset import Dataset
-from jaxrl.replay.dataset_replay import Mixture
+from jaxrl.replay.dataset_replay import drawn_from_data
 from jaxrl.replay.transitions import ReplayRow, Transitions
 from jaxrl.rollout.autoreset import next_input
 from jaxrl.settings.validation import refuse_unused
@@ -102,6 +101,7 @@ def discounted_returns(rows: ReplayRow, beyond: Array, gamma: Array | float) -> 
     def join(later: tuple[Array, Array], row: tuple[Array, Array]) -> tuple[Array, Array]:
         return row[0] * later[0], row[1] + row[0] * later[1]
 
+    # Not ``discounted_sums``: on an accelerator each iteration would wait for N steps, and here it waits for log N.
     returns: Array = jax.lax.associative_scan(join, (factor, term), reverse=True)[1]
     return returns
 
@@ -118,11 +118,8 @@ def references(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Arra
     ends = jnp.append(data.starts[1:], len(records.words)) - 1
     last, reached = (records[at].unpack() for at in (ends - 1, ends))
     beyond = jnp.zeros(len(records.words)).at[ends].set(_last_values(setup, learner, last, reached))
-    found, of_data = discounted_returns(records.unpack(), beyond, gamma)[draw.row], np.ones(len(draw.row), bool)
-    if setup.config.online:
-        mixture: Mixture = setup.replay.draw.args[0]  # type: ignore[attr-defined]  # a partial, see jaxrl.replay.bind
-        of_data = mixture.is_data(len(draw.row))
-    return jnp.where(of_data, found, -jnp.inf)
+    found = discounted_returns(records.unpack(), beyond, gamma)[draw.row]
+    return jnp.where(drawn_from_data(setup.replay, len(draw.row)), found, -jnp.inf)
 
 
 def _last_values(setup: ActorCriticSetup[Any], learner: Any, last: ReplayRow, reached: ReplayRow) -> Array:
