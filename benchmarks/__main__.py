@@ -21,6 +21,7 @@ from benchmarks.summary import README_CASES, algorithm_table, fill, newest, peer
 
 RESULTS = Path("benchmarks/results")
 WORK = Path("runs/scores")
+FINE_TUNING = Path("runs/fine-tuning")
 
 
 def positive(text: str) -> int:
@@ -90,6 +91,10 @@ def make_parser() -> argparse.ArgumentParser:
     offline.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     offline.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
 
+    fine_tuning = commands.add_parser("fine-tuning", help="IQL from a dataset, and then online: gain and dip; resumable")
+    fine_tuning.add_argument("--work", type=Path, default=FINE_TUNING, help=f"folder for the runs (default: {FINE_TUNING})")
+    fine_tuning.add_argument("--datasets", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
+
     overhead = commands.add_parser("overhead", help="cost of checkpoints and logs in a run, and of a loaded policy's call")
     overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
     overhead.add_argument("--chunk-seconds", type=fraction, default=1.0, help="length of a chunk, up to 1 (default: 1)")
@@ -154,6 +159,7 @@ def make_parser() -> argparse.ArgumentParser:
         memory,
         scaling,
         offline,
+        fine_tuning,
         table,
     ):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
@@ -174,6 +180,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "scores": run_scores,
             "datasets": run_datasets,
             "offline": run_offline,
+            "fine-tuning": run_fine_tuning,
             "overhead": run_overhead,
             "replay": run_replay,
             "memory": run_memory,
@@ -195,6 +202,7 @@ def main(args: Sequence[str] | None = None) -> int:
         hints = {
             "scores": "; the same command resumes from the last checkpoint",
             "datasets": "; the same command resumes from the last checkpoint",
+            "fine-tuning": "; the same command resumes from the last checkpoint",
             "speed": "; finished groups are kept, and --only measures the others",
         }
         print(f"interrupted{hints.get(options.command, '')}", file=sys.stderr)
@@ -250,6 +258,15 @@ def run_offline(options: argparse.Namespace) -> int:
     print(offline.offline_report(result))
     write_table(options.out)
     return int(offline.missed(result))
+
+
+def run_fine_tuning(options: argparse.Namespace) -> int:
+    from benchmarks import fine_tuning
+
+    result = fine_tuning.measure(options.out, options.work, options.datasets)
+    print(fine_tuning.fine_tuning_report(result))
+    write_table(options.out)
+    return int(fine_tuning.missed(result))
 
 
 def run_overhead(options: argparse.Namespace) -> int:

@@ -23,6 +23,8 @@ TASKS = {
 }
 """Start of a dataset's name -> task. Networks are 2×64, for HalfCheetah the default of 2×256."""
 
+DISCRETE_CQL = {"conservative": {"name": "cql", "weight": 4.0}, "learning_rate": 1e-3, "adam_eps": 1e-5}
+"""The weight is that of the paper for small datasets; with 1, three of eight seeds reach 475."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("make_bc", {}),
     "iql": ("make_iql", {}),
@@ -30,11 +32,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "rebrac": ("make_td3", {"cloning": "rebrac", "critic": {"layer_norm": True}}),
     "cql": ("make_cql", {}),
     "dqn": ("make_dqn", {}),
-    "discretecql": ("make_dqn", {"conservative": "cql"}),
+    "discretecql": ("make_dqn", DISCRETE_CQL),
     "dt": ("make_dt", {"model": {"hidden_sizes": (64,), "core": "attention", "core_size": 64}}),
 }
 """Name in experiments -> builder and settings."""
-ON_PENDULUM: dict[str, dict[str, Any]] = {"td3bc": {"cloning": {"name": "td3_bc", "alpha": 40.0}}}
+ON_PENDULUM: dict[str, dict[str, Any]] = {
+    "td3bc": {"cloning": {"name": "td3_bc", "alpha": 40.0}},
+    "cql": {"conservative": {"name": "cql", "weight": 0.3}},
+}
 """Settings that differ on Pendulum, where actions of the data deserve less weight."""
 
 
@@ -75,7 +80,8 @@ BARS = (
     *(Bar("bc", f"pendulum-{data}", -400, at_most=True) for data in ("replay", "mixed")),
     *(Bar(variant, f"pendulum-{data}", -200) for data in ("replay", "mixed") for variant in ("iql", "td3bc")),
     *(Bar("cql", f"pendulum-{data}", -250, updates=30_000) for data in ("replay", "mixed")),
-    *(Bar(variant, "cartpole-mixed", 475, passing_seeds=7) for variant in ("iql", "discretecql")),
+    Bar("iql", "cartpole-mixed", 475, passing_seeds=7, updates=20_000),
+    Bar("discretecql", "cartpole-mixed", 475, passing_seeds=7),
     Bar("dqn", "cartpole-mixed", 0),  # for comparison
     Bar("dt", "cartpole-mixed", 450, updates=10_000),  # of 64 sequences
     Bar("bc", "halfcheetah-medium", 3_800),

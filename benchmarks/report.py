@@ -40,6 +40,7 @@ OTHERS = (
     "scaling",
     "offline",
     "datasets",
+    "fine_tuning",
 )
 """Measurements with a module each, which has a function ``NAME_report``."""
 

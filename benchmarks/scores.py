@@ -139,6 +139,7 @@ def build_agent(experiment: Experiment, data: Dataset | None = None) -> Agent:
 
 def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool, datasets: Path = FOLDER) -> dict[str, Any]:
     """Train, evaluate, and return the contents of the result file."""
+    request_cpu_devices()  # reading a dataset starts JAX's backend
     agent = build_agent(experiment, data_of(experiment, datasets))
     iterations = num_iterations(agent, experiment.total_steps)
     _, history = jaxrl.run(

@@ -1,0 +1,136 @@
+"""Fine-tuning: IQL learns from a dataset and goes on in the environment. Its score before, how far it dips, and its score at the end.
+
+Each seed learns offline once. From there it goes on twice: with a share of each batch from the data, and with collected rows alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import jaxrl
+from benchmarks.markdown import table
+from benchmarks.offline_scores import TASKS
+from benchmarks.record import write_result
+from benchmarks.recipes import path_of
+from benchmarks.scores import bootstrap_interval
+from benchmarks.speed import say
+from jaxrl.algorithms.presets import interval_text
+from jaxrl.runtime.logs.dip import dip
+from jaxrl.runtime.logs.records import EVALUATION_RETURN
+from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_devices
+from jaxrl.training import num_iterations
+
+BUILDER = "make_iql"
+MIXED, ALONE = 0.5, 0.0
+"""Shares of a batch that are from the data. The requirements are on the first."""
+LEAST_GAIN, MOST_DIP = 0.1, 0.1
+"""Required gain of the final score over the offline one, and allowed dip below it: shares of the offline score."""
+EVALUATIONS = 20
+"""Evaluations of a run that goes on, besides that before its first row."""
+
+
+class Case(NamedTuple):
+    """What is learnt from, and for how long."""
+
+    data: str = "halfcheetah-replay"
+    """Name of a dataset of ``benchmarks.recipes``."""
+    updates: int = 100_000
+    rows: int = 20_000
+    num_seeds: int = 3
+    num_envs: int = 4
+    rollout_length: int = 16
+    episodes: int = 128
+
+
+def measure(out: Path, work: Path, datasets: Path, case: Case = Case(), *, quiet: bool = False) -> dict[str, Any]:  # noqa: B008
+    """Learn offline, go on in both ways, and write ``out/fine_tuning.json``. Interrupted runs resume from ``work``."""
+    request_cpu_devices()
+    enable_compilation_cache()
+    task, data = TASKS[case.data.partition("-")[0]], jaxrl.load_dataset(path_of(datasets, case.data))
+    build = getattr(jaxrl, BUILDER)
+    how: dict[str, Any] = {"seeds": case.num_seeds, "eval_episodes": case.episodes, "tensorboard": False, "quiet": quiet}
+    offline = build(task.env, data=data, **task.settings)
+    at_end = num_iterations(offline, case.updates)
+    _, history = jaxrl.run(offline, case.updates, out=work / "offline", eval_every=at_end, **how)
+    before = history[EVALUATION_RETURN][-1]
+    say(f"offline: {before.mean():.0f}")
+    sizes = {"num_envs": case.num_envs, "rollout_length": case.rollout_length}
+    ways = dict[str, Any]()
+    for ratio in (MIXED, ALONE):
+        agent = build(task.env, data=data, online=True, mixing_ratio=ratio, **sizes, **task.settings)
+        every = max(1, num_iterations(agent, case.rows) // EVALUATIONS)
+        start = {"init_from": work / "offline", "init_which": "last"}
+        _, history = jaxrl.run(agent, case.rows, out=work / f"online-{ratio:g}", eval_every=every, **start, **how)
+        ways[f"{ratio:g}"] = curve(history)
+        say(f"online, {ratio:g} of each batch from the data: {np.mean(ways[f'{ratio:g}']['returns'][-1]):.0f}")
+    about = {"case": case._asdict(), "digest": data.info.digest, "settings": task.settings | sizes}
+    result = write_result(out, "fine_tuning", **about, offline=before.tolist(), online=ways)
+    shutil.rmtree(work, ignore_errors=True)
+    return result
+
+
+def curve(history: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the rows at which a run was evaluated, and the returns [evaluations, seeds]."""
+    known = ~np.isnan(history[EVALUATION_RETURN]).all(1)
+    return {"rows": history["rows"][known].tolist(), "returns": history[EVALUATION_RETURN][known].tolist()}
+
+
+# --------------------------------------------------------------------------------------------------------------------- figures
+
+
+def changes(result: Mapping[str, Any], way: str) -> tuple[float, float]:
+    """Return the gain at the end and the dip at the beginning, as shares of the offline score's size."""
+    found = result["online"][way]
+    history = {EVALUATION_RETURN: np.array(found["returns"]), "rows": np.array(found["rows"])}
+    seen = dip(history, result["case"]["rows"])
+    assert seen is not None, "a run that goes on is evaluated before its first row and in its first tenth"
+    before, lowest = seen
+    return (np.mean(found["returns"][-1]) - before) / abs(before), (before - lowest) / abs(before)
+
+
+def requirements(result: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
+    """Return what is required: (name, required value, measured value, whether it is met)."""
+    gain, down = changes(result, f"{MIXED:g}")
+    return [
+        ("gain at the end", f"≥ {LEAST_GAIN:.0%}", f"{gain:.1%}", gain >= LEAST_GAIN),
+        ("dip in the first tenth", f"≤ {MOST_DIP:.0%}", f"{down:.1%}", down <= MOST_DIP),
+    ]
+
+
+def missed(result: Mapping[str, Any]) -> bool:
+    """Return whether a requirement is not met."""
+    return not all(is_met for *_, is_met in requirements(result))
+
+
+# ---------------------------------------------------------------------------------------------------------------------- report
+
+
+def fine_tuning_report(result: Mapping[str, Any]) -> str:
+    """Return the result as Markdown."""
+    case, rows = Case(**result["case"]), []
+    for way, found in result["online"].items():
+        returns = np.array(found["returns"])
+        gain, down = changes(result, way)
+        rows.append([way, *(_with_interval(each) for each in (returns[0], returns[-1])), f"{gain:+.1%}", f"{down:.1%}"])
+    lines = [
+        "## Fine-tuning",
+        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
+        table(["share from the data", "offline", "after the online rows", "gain", "dip"], rows),
+        f"IQL on `{case.data}`: {case.updates:,} updates from the dataset, then {case.rows:,} rows in the environment, "
+        f"{case.num_seeds} seeds. Mean greedy return of {case.episodes} episodes per seed, with a 95 % bootstrap interval over "
+        "seeds. *dip*: how far the lowest evaluation in the first tenth of the rows is below the score before them.",
+        table(
+            ["requirement", "required", "measured", "met"],
+            [[name, asked, found, "yes" if is_met else "NO"] for name, asked, found, is_met in requirements(result)],
+        ),
+    ]
+    return "\n\n".join(lines)
+
+
+def _with_interval(returns: np.ndarray) -> str:
+    return interval_text(float(returns.mean()), *bootstrap_interval(returns))
