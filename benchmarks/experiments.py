@@ -22,7 +22,8 @@ class Experiment(NamedTuple):
     total_steps: int
     """Per seed: rows, or with ``data`` updates."""
     num_seeds: int
-    threshold: float
+    threshold: float | None
+    """None: the score is for comparison."""
     passing_seeds: int | None = None
     """Number of seeds that must reach the threshold. None: the mean must reach it."""
     episodes: int = 128
@@ -35,19 +36,30 @@ class Experiment(NamedTuple):
     """Keywords of ``jaxrl.run``."""
     data: str = ""
     """Dataset to learn from, of ``python -m benchmarks datasets``; empty: the agent collects its rows."""
+    values: bool = False
+    """Compare the critics' values with returns, see ``benchmarks.first_values``."""
+    most_above: float | None = None
+    """Share of the discounted return by which values may exceed it. None: no requirement."""
 
     @property
     def limit(self) -> str:
         """The required score, in words."""
+        if self.threshold is None:
+            return "for comparison"
         who = "mean" if self.passing_seeds is None else f"{self.passing_seeds} of {self.num_seeds} seeds"
         return f"{who} {'≤' if self.at_most else '≥'} {self.threshold:g}"
 
     @property
     def asked(self) -> str:
-        """The required score, in words, with the kind of score if it is not a greedy return."""
-        return f"{self.limit} in the last {self.last_episodes} episodes of training" if self.last_episodes else self.limit
+        """The required score, in words, with the kind of score if it is not a greedy return, and the limit of values."""
+        kind = f" in the last {self.last_episodes} episodes of training" if self.last_episodes else ""
+        return self.limit + kind + ("" if self.most_above is None else f", values at most {self.most_above:.0%} above")
 
-    def passes(self, scores: list[float]) -> bool:
+    def passes(self, scores: list[float], overestimation: float | None = None) -> bool:
+        if self.most_above is not None and not (overestimation is not None and overestimation <= self.most_above):
+            return False
+        if self.threshold is None:
+            return True
         if self.at_most:
             return sum(scores) / len(scores) <= self.threshold
         if self.passing_seeds is None:
@@ -98,7 +110,8 @@ def from_data(bar: Bar) -> Experiment:
     """Return the experiment of an algorithm that learns from a dataset alone."""
     task = bar.task
     length = bar.updates or task.updates, task.num_seeds, bar.threshold, bar.passing_seeds
-    return Experiment(bar.name, bar.builder, task.env, bar.settings, *length, at_most=bar.at_most, data=bar.data)
+    measured = Experiment(bar.name, bar.builder, task.env, bar.settings, *length, at_most=bar.at_most, data=bar.data)
+    return measured._replace(values=bar.values, most_above=bar.most_above)
 
 
 PONG = {

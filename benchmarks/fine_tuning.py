@@ -1,6 +1,6 @@
-"""Fine-tuning: IQL learns from a dataset and goes on in the environment. Its score before, how far it dips, and its score at the end.
+"""Fine-tuning: IQL learns from a dataset and goes on in the environment. The scores before and at the end, and the dip between.
 
-Each seed learns offline once. From there it goes on twice: with a share of each batch from the data, and with collected rows alone.
+Each seed learns offline once, and goes on from there in two ways: with a share of each batch from the data, and without.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import jaxrl
 from benchmarks.markdown import table
 from benchmarks.offline_scores import TASKS
+from benchmarks.recipes import check_datasets, path_of
 from benchmarks.record import write_result
-from benchmarks.recipes import path_of
 from benchmarks.scores import bootstrap_interval
 from benchmarks.speed import say
 from jaxrl.algorithms.presets import interval_text
@@ -49,6 +49,7 @@ class Case(NamedTuple):
 
 def measure(out: Path, work: Path, datasets: Path, case: Case = Case(), *, quiet: bool = False) -> dict[str, Any]:  # noqa: B008
     """Learn offline, go on in both ways, and write ``out/fine_tuning.json``. Interrupted runs resume from ``work``."""
+    check_datasets([case.data], datasets)
     request_cpu_devices()
     enable_compilation_cache()
     task, data = TASKS[case.data.partition("-")[0]], jaxrl.load_dataset(path_of(datasets, case.data))
@@ -62,12 +63,18 @@ def measure(out: Path, work: Path, datasets: Path, case: Case = Case(), *, quiet
     sizes = {"num_envs": case.num_envs, "rollout_length": case.rollout_length}
     ways = dict[str, Any]()
     for ratio in (MIXED, ALONE):
-        agent = build(task.env, data=data, online=True, mixing_ratio=ratio, **sizes, **task.settings)
-        every = max(1, num_iterations(agent, case.rows) // EVALUATIONS)
-        start = {"init_from": work / "offline", "init_which": "last"}
-        _, history = jaxrl.run(agent, case.rows, out=work / f"online-{ratio:g}", eval_every=every, **start, **how)
-        ways[f"{ratio:g}"] = curve(history)
-        say(f"online, {ratio:g} of each batch from the data: {np.mean(ways[f'{ratio:g}']['returns'][-1]):.0f}")
+        way, agent = f"{ratio:g}", build(task.env, data=data, online=True, mixing_ratio=ratio, **sizes, **task.settings)
+        _, history = jaxrl.run(
+            agent,
+            case.rows,
+            out=work / f"online-{way}",
+            init_from=work / "offline",
+            init_which="last",
+            eval_every=max(1, num_iterations(agent, case.rows) // EVALUATIONS),
+            **how,
+        )
+        ways[way] = curve(history)
+        say(f"online, {way} of each batch from the data: {np.mean(ways[way]['returns'][-1]):.0f}")
     about = {"case": case._asdict(), "digest": data.info.digest, "settings": task.settings | sizes}
     result = write_result(out, "fine_tuning", **about, offline=before.tolist(), online=ways)
     shutil.rmtree(work, ignore_errors=True)

@@ -31,6 +31,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "td3bc": ("make_td3", {"cloning": "td3_bc"}),
     "rebrac": ("make_td3", {"cloning": "rebrac", "critic": {"layer_norm": True}}),
     "cql": ("make_cql", {}),
+    "sac": ("make_sac", {}),
     "dqn": ("make_dqn", {}),
     "discretecql": ("make_dqn", DISCRETE_CQL),
     "dt": ("make_dt", {"model": {"hidden_sizes": (64,), "core": "attention", "core_size": 64}}),
@@ -49,13 +50,17 @@ class Bar(NamedTuple):
     variant: str
     data: str
     """Name of a dataset of ``benchmarks.recipes``."""
-    threshold: float
+    threshold: float | None = None
+    """None: the score is for comparison."""
     at_most: bool = False
     """For a control: the mean must not exceed the threshold."""
     passing_seeds: int | None = None
     """Number of seeds that must reach the threshold. None: the mean must reach it."""
     updates: int | None = None
     """Length, if it is not that of the task."""
+    values: bool = False
+    most_above: float | None = None
+    """As in ``benchmarks.experiments.Experiment``."""
 
     @property
     def name(self) -> str:
@@ -76,13 +81,14 @@ class Bar(NamedTuple):
 
 
 BARS = (
-    Bar("bc", "pendulum-expert", -155),
+    Bar("bc", "pendulum-expert", -157.5),
     *(Bar("bc", f"pendulum-{data}", -400, at_most=True) for data in ("replay", "mixed")),
     *(Bar(variant, f"pendulum-{data}", -200) for data in ("replay", "mixed") for variant in ("iql", "td3bc")),
-    *(Bar("cql", f"pendulum-{data}", -250, updates=30_000) for data in ("replay", "mixed")),
+    *(Bar("cql", f"pendulum-{data}", -250, updates=30_000, values=True, most_above=0.05) for data in ("replay", "mixed")),
+    *(Bar("sac", f"pendulum-{data}", updates=30_000, values=True) for data in ("replay", "mixed", "expert")),
     Bar("iql", "cartpole-mixed", 475, passing_seeds=7, updates=20_000),
     Bar("discretecql", "cartpole-mixed", 475, passing_seeds=7),
-    Bar("dqn", "cartpole-mixed", 0),  # for comparison
+    Bar("dqn", "cartpole-mixed"),
     Bar("dt", "cartpole-mixed", 450, updates=10_000),  # of 64 sequences
     Bar("bc", "halfcheetah-medium", 3_800),
     *(Bar(variant, "halfcheetah-medium-expert", 8_000) for variant in ("iql", "td3bc", "rebrac")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,6 +78,14 @@ RECIPES: dict[str, tuple[Part, ...]] = {
 def path_of(folder: Path, name: str) -> Path:
     """Return the file of a dataset."""
     return folder / f"{name}.npz"
+
+
+def check_datasets(names: Iterable[str], folder: Path) -> None:
+    """Raise FileNotFoundError unless the folder holds these datasets."""
+    if missing := sorted(name for name in names if not path_of(folder, name).is_file()):
+        into = "" if folder == FOLDER else f" --out {folder}"
+        files = ", ".join(f"{name}.npz" for name in missing)
+        raise FileNotFoundError(f"no {files} in {folder}: run 'python -m benchmarks datasets {' '.join(missing)}{into}' first")
 
 
 def stages_of(training: Training) -> list[int]:

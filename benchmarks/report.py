@@ -195,7 +195,7 @@ def score_table(results: Sequence[Mapping[str, Any]]) -> str:
                 interval_text(result["mean"], *result["interval"]),
                 shown(min(result["scores"]), result["mean"]),
                 result["asked"],
-                "yes" if result["passed"] else "NO",
+                "–" if result["experiment"]["threshold"] is None else "yes" if result["passed"] else "NO",
                 f"{result['train_seconds']:.0f}",
             ]
         )
@@ -204,7 +204,25 @@ def score_table(results: Sequence[Mapping[str, Any]]) -> str:
         "A score is the mean return of 128 greedy episodes at the end of training, unless *required* says otherwise. The "
         "interval is a bootstrap over seeds."
     )
-    return table(header, rows) + "\n\n" + legend
+    return "\n\n".join([table(header, rows), legend, *values_table(results)])
+
+
+def values_table(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of values compared with returns and its legend; nothing if no result has values."""
+    rows = [
+        [
+            result["name"],
+            *(f"{mean(result['values'][name]):.1f}" for name in ("estimated", "returned")),
+            f"{result['overestimation']:+.1%}",
+        ]
+        for result in results
+        if "values" in result
+    ]
+    legend = (
+        "*value*: mean of the critics' values at the first observations of the greedy episodes. *above*: by how much it exceeds "
+        "their mean discounted return, as a share of the latter's size."
+    )
+    return [table(["experiment", "value", "discounted return", "above"], rows), legend] if rows else []
 
 
 # ----------------------------------------------------------------------------------------------------------------------- tables

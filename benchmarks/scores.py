@@ -16,7 +16,8 @@ import numpy as np
 import jaxrl
 from benchmarks import machine, pictures
 from benchmarks.experiments import Experiment
-from benchmarks.recipes import FOLDER, path_of
+from benchmarks.first_values import first_values, overestimation
+from benchmarks.recipes import FOLDER, check_datasets, path_of
 from benchmarks.thin import thin_history, write_thin
 from jaxrl.builder.old_specs import converted
 from jaxrl.builder.spec import algorithm_name
@@ -29,7 +30,7 @@ from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 
-CAME_LATER = ("at_most", "last_episodes", "run", "data")
+CAME_LATER = ("at_most", "last_episodes", "run", "data", "values", "most_above")
 """Fields of experiments that older results lack."""
 CURVE_EVALUATIONS = 5
 """Evaluations that give the curve of an agent that learns from a dataset, and so has no episodes of training."""
@@ -69,7 +70,7 @@ def run_experiment(
         verdict = "passed" if result["passed"] else "NOT passed"
         _, score = pictures.headings(result)
         took = duration(result["train_seconds"])
-        print(f"{experiment.name}: {score}; required: {experiment.limit}, {verdict}; trained in {took}")
+        print(f"{experiment.name}: {score}; required: {experiment.asked}, {verdict}; trained in {took}")
     return result
 
 
@@ -111,16 +112,10 @@ def is_of_this_data(experiment: Experiment, result: dict[str, Any], datasets: Pa
 def check_data(experiments: Iterable[Experiment], out: Path, datasets: Path, *, force: bool = False) -> None:
     """Raise FileNotFoundError unless there are the datasets of all experiments that ``run_experiment`` would run."""
 
-    def is_missing(each: Experiment) -> bool:
-        needed = bool(each.data) and not path_of(datasets, each.data).is_file()
-        return needed and (force or finished(out / f"{each.name}.json", each, datasets) is None)
+    def is_run(each: Experiment) -> bool:
+        return force or finished(out / f"{each.name}.json", each, datasets) is None
 
-    if missing := {each.data for each in experiments if is_missing(each)}:
-        into = "" if datasets == FOLDER else f" --out {datasets}"
-        raise FileNotFoundError(
-            f"no {', '.join(f'{name}.npz' for name in sorted(missing))} in {datasets}: run 'python -m benchmarks datasets "
-            f"{' '.join(sorted(missing))}{into}' first"
-        )
+    check_datasets({each.data for each in experiments if each.data and is_run(each)}, datasets)
 
 
 def data_of(experiment: Experiment, datasets: Path) -> Dataset | None:
@@ -142,7 +137,7 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool, datase
     request_cpu_devices()  # reading a dataset starts JAX's backend
     agent = build_agent(experiment, data_of(experiment, datasets))
     iterations = num_iterations(agent, experiment.total_steps)
-    _, history = jaxrl.run(
+    states, history = jaxrl.run(
         agent,
         experiment.total_steps,
         seeds=experiment.num_seeds,
@@ -158,12 +153,16 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool, datase
         trained = training_returns(history, experiment.last_episodes)
         details = {"greedy": scores.tolist(), "episodes": min(trained.episodes)}
         scores = trained.mean
+    above = None
+    if experiment.values:
+        details["values"] = first_values(agent, states, experiment.episodes)
+        above = details["overestimation"] = overestimation(details["values"])
     return {
         "name": experiment.name,
         "agent": algorithm_name(agent.spec),
         "experiment": describe(experiment),
         "asked": experiment.asked,
-        "passed": experiment.passes(scores.tolist()),
+        "passed": experiment.passes(scores.tolist(), above),
         "mean": float(scores.mean()),
         "interval": bootstrap_interval(scores),
         "scores": scores.tolist(),

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,7 +15,9 @@ import jaxrl
 from benchmarks import datasets, offline_scores, pictures, recipes, scores, thin
 from benchmarks.__main__ import main
 from benchmarks.experiments import EXPERIMENTS, Experiment
+from benchmarks.first_values import first_values, overestimation
 from benchmarks.recipes import RECIPES, Part, Training
+from jaxrl.training import evaluate_pure
 from tests.helpers.datasets import random_dataset
 
 TINY = Training(
@@ -243,3 +247,36 @@ def test_a_tiny_score_on_a_dataset(tmp_path: Path) -> None:
     assert scores.run_experiment(experiment, **folders, quiet=True) == json.loads((tmp_path / "out/tiny.json").read_text())
     pictures.draw([result], tmp_path / "iql.png")
     assert (tmp_path / "iql.png").stat().st_size > 1000
+
+
+# ---------------------------------------------------------------------------------------------------------------------- values
+
+
+def test_first_values() -> None:
+    agent = jaxrl.make_sac("Pendulum-v1?max_steps_in_episode=10", model={"hidden_sizes": (8,)}, gamma=0.5)
+    states = jax.jit(jax.vmap(agent.init))(jax.random.split(jax.random.key(3), 2))
+    undiscounted = states._replace(
+        learner=states.learner._replace(hyperparams=states.learner.hyperparams._replace(gamma=jnp.ones(2)))
+    )
+    found = first_values(agent, undiscounted, 16)
+    evaluated = [
+        evaluate_pure(agent, jax.tree.map(lambda x, i=i: x[i], undiscounted), jax.random.key(0), 16).episodic_return.mean()
+        for i in range(2)
+    ]
+    np.testing.assert_allclose(found["returned"], evaluated, rtol=1e-5)
+    assert found["estimated"] == pytest.approx(first_values(agent, states, 16)["estimated"])
+
+    constant = jax.tree.map(jnp.zeros_like, states.learner.params.critic)
+    zero = states._replace(learner=states.learner._replace(params=states.learner.params._replace(critic=constant)))
+    found = first_values(agent, zero, 16)
+    assert found["estimated"] == [0.0, 0.0] and all(sum(found["returned"]) / 2 * 2 > 10 * x for x in evaluated)
+    assert overestimation(found) == 1.0 and overestimation({"estimated": [150, 50], "returned": [80, 80]}) == 0.25
+
+
+def test_values_above_the_limit_do_not_pass() -> None:
+    experiment = EXPERIMENTS["cql-pendulum-mixed"]
+    assert experiment.asked == "mean ≥ -250, values at most 5% above"
+    assert experiment.passes([-200.0], 0.04)
+    assert not any(experiment.passes(*case) for case in (([-200.0], 0.06), ([-200.0], None), ([-300.0], 0.0)))
+    compared = EXPERIMENTS["sac-pendulum-mixed"]
+    assert compared.asked == "for comparison" and compared.passes([-1e9], 10.0)
