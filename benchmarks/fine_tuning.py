@@ -31,7 +31,7 @@ MIXED, ALONE = 0.5, 0.0
 LEAST_GAIN, MOST_DIP = 0.1, 0.1
 """Required gain of the final score over the offline one, and allowed dip below it: shares of the offline score."""
 EVALUATIONS = 20
-"""Evaluations of a run that goes on, besides that before its first row."""
+"""Evaluations of a run that goes on, after the one before its first row."""
 
 
 class Case(NamedTuple):
@@ -95,7 +95,7 @@ def changes(result: Mapping[str, Any], way: str) -> tuple[float, float]:
     found = result["online"][way]
     history = {EVALUATION_RETURN: np.array(found["returns"]), "rows": np.array(found["rows"])}
     seen = dip(history, result["case"]["rows"])
-    assert seen is not None, "a run that goes on is evaluated before its first row and in its first tenth"
+    assert seen is not None, "a run that goes on has an evaluation before its first row and in its first tenth"
     before, lowest = seen
     return (np.mean(found["returns"][-1]) - before) / abs(before), (before - lowest) / abs(before)
 
