@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from benchmarks.offline_scores import BARS, Bar
@@ -36,10 +37,12 @@ class Experiment(NamedTuple):
     """Keywords of ``jaxrl.run``."""
     data: str = ""
     """Dataset to learn from, of ``python -m benchmarks datasets``; empty: the agent collects its rows."""
-    values: bool = False
-    """Compare the critics' values with returns, see ``benchmarks.first_values``."""
     most_above: float | None = None
-    """Share of the discounted return by which values may exceed it. None: no requirement."""
+    """Share of the discounted return by which the critics' values may exceed it, see ``benchmarks.first_values``. It may be
+    infinite, for comparison. None: they are not compared."""
+    least_correlation: float | None = None
+    """Required rank correlation of returns with the returns that are asked for, see ``benchmarks.asked_returns``. None: it is not
+    measured."""
 
     @property
     def limit(self) -> str:
@@ -53,10 +56,15 @@ class Experiment(NamedTuple):
     def asked(self) -> str:
         """The required score, in words, with the kind of score if it is not a greedy return, and the limit of values."""
         kind = f" in the last {self.last_episodes} episodes of training" if self.last_episodes else ""
-        return self.limit + kind + ("" if self.most_above is None else f", values at most {self.most_above:.0%} above")
+        above = "" if self.most_above in (None, math.inf) else f", values at most {self.most_above:.0%} above"
+        follow = "" if self.least_correlation is None else f", rank correlation ≥ {self.least_correlation:g}"
+        return self.limit + kind + above + follow
 
-    def passes(self, scores: list[float], overestimation: float | None = None) -> bool:
-        if self.most_above is not None and not (overestimation is not None and overestimation <= self.most_above):
+    def passes(self, scores: list[float], above: float = 0.0, correlation: float = 1.0) -> bool:
+        """Return whether the scores, and the further measurements if there are any, are as required."""
+        if self.most_above is not None and not above <= self.most_above:
+            return False
+        if self.least_correlation is not None and not correlation >= self.least_correlation:
             return False
         if self.threshold is None:
             return True
@@ -79,6 +87,7 @@ def of_preset(preset: Preset) -> Experiment:
         preset.num_seeds,
         preset.threshold,
         preset.passing_seeds,
+        data=preset.dataset,
     )
 
 
@@ -111,7 +120,7 @@ def from_data(bar: Bar) -> Experiment:
     task = bar.task
     length = bar.updates or task.updates, task.num_seeds, bar.threshold, bar.passing_seeds
     measured = Experiment(bar.name, bar.builder, task.env, bar.settings, *length, at_most=bar.at_most, data=bar.data)
-    return measured._replace(values=bar.values, most_above=bar.most_above)
+    return measured._replace(most_above=bar.most_above, least_correlation=bar.least_correlation)
 
 
 PONG = {

@@ -204,7 +204,7 @@ def score_table(results: Sequence[Mapping[str, Any]]) -> str:
         "A score is the mean return of 128 greedy episodes at the end of training, unless *required* says otherwise. The "
         "interval is a bootstrap over seeds."
     )
-    return "\n\n".join([table(header, rows), legend, *values_table(results)])
+    return "\n\n".join([table(header, rows), legend, *values_table(results), *asked_table(results)])
 
 
 def values_table(results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -213,7 +213,7 @@ def values_table(results: Sequence[Mapping[str, Any]]) -> list[str]:
         [
             result["name"],
             *(f"{mean(result['values'][name]):.1f}" for name in ("estimated", "returned")),
-            f"{result['overestimation']:+.1%}",
+            f"{result['above']:+.1%}",
         ]
         for result in results
         if "values" in result
@@ -223,6 +223,22 @@ def values_table(results: Sequence[Mapping[str, Any]]) -> list[str]:
         "their mean discounted return, as a share of the latter's size."
     )
     return [table(["experiment", "value", "discounted return", "above"], rows), legend] if rows else []
+
+
+def asked_table(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of returns that were asked for and reached, and its legend; nothing if no result has them."""
+    rows = [
+        [
+            result["name"],
+            ", ".join(f"{x:.0f}" for x in result["asked_returns"]["asked"]),
+            ", ".join(f"{mean(x):.0f}" for x in result["asked_returns"]["returned"]),
+            f"{result['correlation']:.2f}",
+        ]
+        for result in results
+        if "asked_returns" in result
+    ]
+    legend = "*asked*: returns that the policy was asked for at the end of training, and *returned* what it reached on average."
+    return [table(["experiment", "asked", "returned", "rank correlation"], rows), legend] if rows else []
 
 
 # ----------------------------------------------------------------------------------------------------------------------- tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import platform
 import shutil
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ import numpy as np
 
 import jaxrl
 from benchmarks import machine, pictures
+from benchmarks.asked_returns import asked_returns, rank_correlation
 from benchmarks.experiments import Experiment
 from benchmarks.first_values import first_values, overestimation
 from benchmarks.recipes import FOLDER, check_datasets, path_of
@@ -30,7 +32,7 @@ from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 
-CAME_LATER = ("at_most", "last_episodes", "run", "data", "values", "most_above")
+CAME_LATER = ("at_most", "last_episodes", "run", "data", "most_above", "least_correlation")
 """Fields of experiments that older results lack."""
 CURVE_EVALUATIONS = 5
 """Evaluations that give the curve of an agent that learns from a dataset, and so has no episodes of training."""
@@ -77,7 +79,7 @@ def run_experiment(
 def describe(experiment: Experiment) -> dict[str, Any]:
     """Return the experiment as read back from JSON, so that equal experiments compare equal."""
     fields = {name: x for name, x in experiment._asdict().items() if name not in CAME_LATER or x}
-    return json.loads(json.dumps(fields))
+    return json.loads(json.dumps({name: "any" if x == math.inf else x for name, x in fields.items()}))
 
 
 def finished(path: Path, experiment: Experiment, datasets: Path = FOLDER) -> dict[str, Any] | None:
@@ -153,20 +155,24 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool, datase
         trained = training_returns(history, experiment.last_episodes)
         details = {"greedy": scores.tolist(), "episodes": min(trained.episodes)}
         scores = trained.mean
-    above = None
-    if experiment.values:
+    further = dict[str, float]()
+    if experiment.most_above is not None:
         details["values"] = first_values(agent, states, experiment.episodes)
-        above = details["overestimation"] = overestimation(details["values"])
+        further["above"] = overestimation(details["values"])
+    if experiment.least_correlation is not None:
+        details["asked_returns"] = asked_returns(agent, states, experiment.episodes)
+        further["correlation"] = rank_correlation(details["asked_returns"])
     return {
         "name": experiment.name,
         "agent": algorithm_name(agent.spec),
         "experiment": describe(experiment),
         "asked": experiment.asked,
-        "passed": experiment.passes(scores.tolist(), above),
+        "passed": experiment.passes(scores.tolist(), **further),
         "mean": float(scores.mean()),
         "interval": bootstrap_interval(scores),
         "scores": scores.tolist(),
         **details,
+        **further,
         "seeds": list(range(experiment.num_seeds)),
         "total_steps": int(history["rows"][-1]),
         "train_seconds": train_seconds(history),

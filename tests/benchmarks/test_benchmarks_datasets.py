@@ -14,6 +14,7 @@ import pytest
 import jaxrl
 from benchmarks import datasets, offline_scores, pictures, recipes, scores, thin
 from benchmarks.__main__ import main
+from benchmarks.asked_returns import asked_returns, rank_correlation
 from benchmarks.experiments import EXPERIMENTS, Experiment
 from benchmarks.first_values import first_values, overestimation
 from benchmarks.recipes import RECIPES, Part, Training
@@ -276,7 +277,29 @@ def test_first_values() -> None:
 def test_values_above_the_limit_do_not_pass() -> None:
     experiment = EXPERIMENTS["cql-pendulum-mixed"]
     assert experiment.asked == "mean ≥ -250, values at most 5% above"
-    assert experiment.passes([-200.0], 0.04)
-    assert not any(experiment.passes(*case) for case in (([-200.0], 0.06), ([-200.0], None), ([-300.0], 0.0)))
+    assert experiment.passes([-200.0], above=0.04)
+    assert not any(experiment.passes([score], above=above) for score, above in ((-200.0, 0.06), (-200.0, np.nan), (-300.0, 0.0)))
     compared = EXPERIMENTS["sac-pendulum-mixed"]
-    assert compared.asked == "for comparison" and compared.passes([-1e9], 10.0)
+    assert compared.asked == "for comparison" and compared.passes([-1e9], above=10.0)
+    assert scores.describe(compared)["most_above"] == "any"
+
+
+def test_returns_that_do_not_follow_those_asked_for_do_not_pass() -> None:
+    experiment = EXPERIMENTS["dt-cartpole-mixed"]
+    assert experiment.asked == "mean ≥ 450, rank correlation ≥ 0.9"
+    assert experiment.passes([450.0], correlation=0.9) and not experiment.passes([500.0], correlation=0.8)
+    assert rank_correlation({"asked": [1, 2, 3], "returned": [[1, 5], [2, 5], [3, 5]]}) == 1.0
+    assert rank_correlation({"asked": [1, 2, 3], "returned": [[3, 5], [2, 5], [1, 5]]}) == -1.0
+
+
+def test_asked_returns() -> None:
+    data = random_dataset("Pendulum-v1?max_steps_in_episode=10", rows=80)
+    agent = jaxrl.make_dt("Pendulum-v1?max_steps_in_episode=10", data=data, model={"core": None, "hidden_sizes": (4,)})
+    states = jax.jit(jax.vmap(agent.init))(jax.random.split(jax.random.key(3), 2))
+    found = asked_returns(agent, states, 4)
+    returns = np.asarray(data.returns_to_go)[np.asarray(data.starts)]
+    assert found["asked"][-1] == pytest.approx(returns.max(), rel=1e-5) and len(found["asked"]) == 10
+    np.testing.assert_allclose(np.diff(found["asked"]), (returns.max() - returns.min()) / 10, rtol=1e-4)
+    policy = agent.algorithm.policy(jax.tree.map(lambda x: x[1], states).learner)  # asks for the highest return
+    expected = evaluate_pure(agent, policy, jax.random.key(0), 4).episodic_return.mean()
+    assert np.shape(found["returned"]) == (10, 2) and found["returned"][-1][1] == pytest.approx(float(expected), rel=1e-5)

@@ -42,7 +42,7 @@ class Preset(NamedTuple):
     settings: dict[str, Any]
     """Builder keywords that differ from the defaults, as plain data: an option is its name, or a mapping of its fields."""
     total_steps: int
-    """Environment steps per seed."""
+    """Environment steps per seed, or updates with ``dataset``."""
     num_seeds: int
     score: Score | None = None
     """None if it was not measured here."""
@@ -51,6 +51,9 @@ class Preset(NamedTuple):
     passing_seeds: int | None = None
     published: str = ""
     """Source of the settings, if they were not measured here."""
+    dataset: str = ""
+    """Name of the dataset to learn from, one that ``python -m benchmarks datasets`` makes in jaxrl's repository. Steps are updates
+    then. Empty: the agent collects its rows."""
 
     @property
     def result(self) -> str:
@@ -62,9 +65,20 @@ class Preset(NamedTuple):
         """Path of the measurement in jaxrl's repository: all seeds' scores, settings, versions, hardware and learning curve."""
         return f"benchmarks/results/scores/{self.name}.json"
 
+    @property
+    def data(self) -> str | None:
+        """Path of the dataset where it was made; None without one."""
+        return f"datasets/{self.dataset}.npz" if self.dataset else None
+
+    @property
+    def unit(self) -> str:
+        """What ``total_steps`` counts."""
+        return "updates" if self.dataset else "steps"
+
     def command(self) -> str:
         """Return the ``jaxrl train`` command with these settings as flags."""
         run = {"env": self.env, "seeds": self.num_seeds, "total_steps": self.total_steps}
+        run |= {"data": self.data} if self.data else {}
         flags = [flag for name, value in (run | self.settings).items() for flag in _flags(name, value)]
         return " ".join([f"jaxrl train {self.algorithm}", *flags])
 

@@ -52,7 +52,7 @@ def list_presets() -> None:
         (
             preset.name,
             preset.algorithm,
-            preset.env,
+            f"{preset.env}, {preset.dataset}" if preset.dataset else preset.env,
             f"{preset.total_steps / 1e6:g}M",
             str(preset.num_seeds),
             preset.result,
@@ -61,12 +61,14 @@ def list_presets() -> None:
         for preset in PRESETS.values()
     ]
     show_table(columns, rows)
-    print(f"\n{len(PRESETS)} presets; steps are per seed. jaxrl presets NAME prints the command of one.")
+    print(f"\n{len(PRESETS)} presets; steps are per seed, and updates where a dataset is named. jaxrl presets NAME prints the command of one.")
 
 
 def print_preset(preset: Preset) -> None:
     score, title, seeds = preset.score, ALGORITHMS[preset.algorithm].title, "seeds" if preset.num_seeds > 1 else "seed"
-    print(f"# {preset.name}: {title} on {preset.env}, {preset.num_seeds} {seeds} of {preset.total_steps:,} steps")
+    print(f"# {preset.name}: {title} on {preset.env}, {preset.num_seeds} {seeds} of {preset.total_steps:,} {preset.unit}")
+    if preset.data:
+        print(f"# needs {preset.data}, which python -m benchmarks datasets {preset.dataset} makes in jaxrl's repository")
     if score is None:
         print(f"# not measured; settings from {preset.published}")
     else:

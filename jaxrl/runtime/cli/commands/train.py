@@ -92,6 +92,11 @@ def train(algorithm: str, args: Sequence[str]) -> int:
     request_devices_for([options.env])
     import_env_module(options.env)
     if (file := settings.pop("data", None)) is not None:
+        if preset and file == preset.data and not Path(file).exists():
+            raise FileNotFoundError(
+                f"preset {preset.name} learns from {file}, which does not exist: make it with 'python -m benchmarks datasets "
+                f"{preset.dataset}' in jaxrl's repository, or choose another with --data FILE"
+            )
         from jaxrl.runtime.datasets.files import load_dataset
 
         settings["data"] = load_dataset(file, options.env)
@@ -117,7 +122,7 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
     measured = preset.settings if preset else {}
     structure = _flags("Structure", "Sizes and switches. Changing a value recompiles the program.", config, names[0], measured)
     if entry.network:
-        structure = _with_networks(structure, algorithm, measured)
+        structure = _with_networks(structure, algorithm, measured, preset.data if preset else None)
     data = _flags("Hyperparameters", "Numbers that the algorithm uses as data.", hyperparams, names[1], measured)
     options = option_flags(config, measured)
 
@@ -170,8 +175,8 @@ def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Ma
     return flags
 
 
-def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any]) -> type:
-    """Add ``--model``, and ``--critic`` for an algorithm with critics, to the flags."""
+def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any], file: str | None) -> type:
+    """Add ``--model``, ``--critic`` for an algorithm with critics, and ``--data``, with this file as the default, to the flags."""
     entry = ALGORITHMS[algorithm]
     networks = {"model": entry.network, "critic": "action_value"}
     fields = list[tuple[str, Any, Any]]()
@@ -183,8 +188,9 @@ def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any])
         fields.append((name, Annotated[ModelWords, shown], dataclasses.field(default_factory=default.copy)))
     if "data" in inspect.signature(entry.load().make).parameters:
         help_ = "Dataset to learn from, in place of rollouts: a file of jaxrl collect, or others that jaxrl data reads."
-        shown = tyro.conf.arg(help=help_, metavar="FILE", help_behavior_hint="(default: none; learn from rollouts)")
-        fields.append(("data", Annotated[str | None, shown], dataclasses.field(default=None)))
+        default_file = file or "none; learn from rollouts"
+        shown = tyro.conf.arg(help=help_, metavar="FILE", help_behavior_hint=f"(default: {default_file})")
+        fields.append(("data", Annotated[str | None, shown], dataclasses.field(default=file)))
     flags = dataclasses.make_dataclass(structure.__name__, sorted(fields, reverse=True), bases=(structure,), frozen=True)
     flags.__doc__ = structure.__doc__
     return flags
