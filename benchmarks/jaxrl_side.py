@@ -16,7 +16,7 @@ from gymnasium import spaces
 import jaxrl
 from benchmarks.cases import Case
 from benchmarks.worker import EPISODES, count_parameters, serve_program
-from jaxrl.agent import bind, environment_ids
+from jaxrl.agent import bind, lane_ids
 from jaxrl.builder.spec import describe_env
 from jaxrl.metrics import all_reduce, to_floats
 from jaxrl.models import actor_critic, q_network
@@ -71,7 +71,7 @@ def updates_alone(agent: Agent) -> Agent:
     env: Any = agent.env
 
     def init(key: Key, hyperparams: Any = None, env_params: Any = None) -> Any:
-        state, env_id = agent.init(key, hyperparams, env_params), environment_ids(agent.num_envs, None)
+        state, env_id = agent.init(key, hyperparams, env_params), lane_ids(agent.num_envs, None)
         policy, key = agent.algorithm.policy(state.learner), jax.random.fold_in(state.key, state.iteration)
         args = (policy, state.actor, state.env_params, env_id, key, agent.rollout_length)
         _, rollout, _ = collect(agent.algorithm, env, *args)

@@ -88,16 +88,18 @@ class Bar(NamedTuple):
 
 
 BARS = (
-    Bar("bc", "pendulum-expert", -157.5),
+    Bar("bc", "pendulum-expert", -158),
     *(Bar("bc", f"pendulum-{data}", -400, at_most=True) for data in ("replay", "mixed")),
     *(Bar(variant, f"pendulum-{data}", -200) for data in ("replay", "mixed") for variant in ("iql", "td3bc")),
     *(Bar("cql", f"pendulum-{data}", -250, updates=30_000, most_above=0.05) for data in ("replay", "mixed")),
+    Bar("cql", "pendulum-expert", updates=30_000, most_above=0.05),
     *(Bar("sac", f"pendulum-{data}", updates=30_000, most_above=math.inf) for data in ("replay", "mixed", "expert")),
     Bar("iql", "cartpole-mixed", 475, passing_seeds=7, updates=20_000),
     Bar("discretecql", "cartpole-mixed", 475, passing_seeds=7),
     Bar("dqn", "cartpole-mixed"),
     Bar("dt", "cartpole-mixed", 450, updates=2_000, least_correlation=0.9),  # of 64 sequences
-    Bar("bc", "halfcheetah-medium", 3_800),
-    *(Bar(variant, "halfcheetah-medium-expert", 8_000) for variant in ("iql", "td3bc", "rebrac")),
+    Bar("bc", "halfcheetah-medium", 4_237),
+    *(Bar(variant, "halfcheetah-medium-expert", 8_673) for variant in ("iql", "td3bc", "rebrac")),
 )
-"""Those of BC, and on HalfCheetah, are shares of the returns of the policies that collected: 0.95, and 0.9 of the expert's."""
+"""Those of BC, and on HalfCheetah, are shares of what the policies that collected reached while they explored, a mean over whole
+episodes: within 5 % of it, and 0.9 of the expert's."""

@@ -15,6 +15,7 @@ from jaxrl.metrics import all_reduce
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.replay.dataset import check_data
 from jaxrl.replay.dataset_replay import with_attached
+from jaxrl.rollout.agents import num_environment_rows
 from jaxrl.rollout.collect import check_env_params, collect, init_actor
 from jaxrl.rollout.play import play_population, population_metrics
 from jaxrl.settings.validation import merge_hyperparams, setting_types
@@ -39,8 +40,8 @@ from jaxrl.xla.ordered_collectives import in_order
 from jaxrl.xla.private_jax import is_traced, setting
 
 
-def environment_ids(batch: int, axis_name: str | None) -> Array:
-    """Return the global ids of this device's environments, i32[batch]."""
+def lane_ids(batch: int, axis_name: str | None) -> Array:
+    """Return the global ids of this device's lanes, i32[batch]: of its environments, or of all agents in them."""
     offset = 0 if axis_name is None else jax.lax.axis_index(axis_name) * batch
     return offset + jnp.arange(batch, dtype=jnp.int32)
 
@@ -236,7 +237,7 @@ def _pure_functions(
     @jax.jit
     def init(key: Key, hyperparams: Any, env_params: PyTree) -> AgentState:
         learner_key, actor_key, key = jax.random.split(key, 3)
-        env_id, env_params = environment_ids(num_envs, None), _strong(env_params)
+        env_id, env_params = lane_ids(num_envs * max(1, env.num_agents), None), _strong(env_params)
         actor = init_actor(algorithm, env, actor_key, env_id, env_params)
         learner = algorithm.init(learner_key, hyperparams)
         state = AgentState(learner, actor, env_params, key, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
@@ -244,7 +245,7 @@ def _pure_functions(
         def warm_up(state: AgentState, _: None) -> tuple[AgentState, None]:
             actor, rollout, _ = collect_rollout(state, env_id)
             learner = as_only_device(algorithm.observe, axis_name)(state.learner, rollout)
-            rows = state.warmup_rows + rollout.valid.sum(dtype=jnp.int32)
+            rows = state.warmup_rows + num_environment_rows(rollout.valid, env.num_agents)
             return state._replace(learner=learner, actor=actor, iteration=state.iteration + 1, warmup_rows=rows), None
 
         if algorithm.warmup_iterations:
@@ -264,7 +265,7 @@ def _pure_functions(
         if axis_name is not None:
             check_axis(axis_name)
         warn_if_eager(state)
-        env_id = environment_ids(state.actor.done.shape[0], axis_name)
+        env_id = lane_ids(state.actor.done.shape[0], axis_name)
         # These names appear in profiles and in the compiled program; they do not change the program.
         with jax.named_scope("rollout"):
             actor, rollout, episodes = collect_rollout(state, env_id)
@@ -297,7 +298,7 @@ def _population_functions(
         if axis_name is not None:
             check_axis(axis_name)
         warn_if_eager(state)
-        own = environment_ids(members if axis_name is None else members // jax.lax.axis_size(axis_name), axis_name)
+        own = lane_ids(members if axis_name is None else members // jax.lax.axis_size(axis_name), axis_name)
         with jax.named_scope("rollout"):
             played = play_population(algorithm, env, state, own, episodes, horizon)
         with jax.named_scope("update"):

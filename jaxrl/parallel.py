@@ -46,15 +46,16 @@ def env_axes(agent: Agent, state: AgentState) -> AgentState:
     env = check_pure(agent, "env_axes")
     if agent.episodes:  # all devices play the same episodes, each with a share of the members
         return jax.tree.map(lambda x: -1, state)
-    num_envs = state.actor.done.shape[0]
+    num_lanes = state.actor.done.shape[0]
+    sizes = {num_lanes, num_lanes // max(1, env.num_agents)}  # states of environments have no axis of agents
     params = jax.tree.map(lambda a: -1 if a is None else a, params_axes(env, state.env_params), is_leaf=lambda a: a is None)
     axes = declared_axes(state)._replace(env_params=params)
 
     def check(path: Any, leaf: Any, axis: int) -> None:
-        if axis >= 0 and (leaf.ndim <= axis or leaf.shape[axis] != num_envs):
+        if axis >= 0 and (leaf.ndim <= axis or leaf.shape[axis] not in sizes):
             raise ValueError(
                 f"state{jax.tree_util.keystr(path)} has shape {leaf.shape}, but its env_axes declares that axis {axis} runs over "
-                f"the {num_envs} environments"
+                f"the {num_lanes} environments"
             )
 
     jax.tree.map_with_path(check, state._replace(env_params=()), axes._replace(env_params=()))

@@ -2,6 +2,7 @@
 
 Each type is a NamedTuple of arrays or a NamedTuple of pure functions, typed by the Protocols below. Shapes are written
 ``f32[B]``. ``B`` is the number of environments and ``T`` the number of rows in a rollout; ``[]`` is one environment, unbatched.
+In an environment of several agents each is a lane of its own, so ``B`` is the number of environments times that of agents.
 
 Rows follow the NEXT_STEP convention of Gymnasium and envpool. When an episode ends at row t, ``inputs[t + 1].obs`` is the true
 last observation. Row t + 1 is the reset row: its action is ignored, its reward is 0 and ``valid`` is False. Then
@@ -97,6 +98,10 @@ class Env(NamedTuple):
     """Frames per second in real time."""
     compute_reward: ComputeRewardFn | None = None
     """Only in goal environments: reward and termination of any step for any goal, for hindsight replay."""
+    num_agents: int = 0
+    """Number of agents, A. Then all leaves of observations, actions, rewards and ``info`` have a leading axis [A], and the flags
+    of a step may. The spaces are those of one agent. 0 for environments of one agent, without this axis. An agent whose flag is
+    true takes no further part in the episode, which ends when those of all agents are; the environment ignores its actions."""
 
 
 class HostStep(NamedTuple):
@@ -187,6 +192,9 @@ class HostEnv(NamedTuple):
     """Frames per second in real time."""
     compute_reward: ComputeRewardFn | None = None
     """As ``Env.compute_reward``. It must be a JAX function, because updates call it."""
+    num_agents: int = 0
+    """As ``Env.num_agents``: arrays of a batch are [B, A, ...], and an environment spends a row on its reset after the one on
+    which the last of its agents ended."""
 
 
 EnvLike: TypeAlias = str | Env | HostEnv | Callable[..., Any]
@@ -483,13 +491,14 @@ class EpisodeStatistics(NamedTuple):
 
 
 class ActorState(NamedTuple):
-    """State of the environments; every leaf has the leading axis [num_envs]."""
+    """State of the environments. Every leaf has the leading axis [B]; with several agents, those of ``env_state`` have
+    [num_envs]."""
 
     env_state: PyTree
     input: StepInput
     carry: PyTree
     done: Array
-    """bool[B]: the episode ended on the previous row, so the next row is the reset row."""
+    """bool[B]: the episode is over. The next row is the reset row, with several agents once those of all are over."""
     episode: EpisodeStatistics
 
     @property
@@ -553,9 +562,14 @@ class Agent(NamedTuple):
     rows. 0 for algorithms that learn from rollouts."""
 
     @property
+    def num_lanes(self) -> int:
+        """Number of rows at a time: one for each agent of each environment."""
+        return self.num_envs * max(1, self.env.num_agents)
+
+    @property
     def steps_per_iteration(self) -> int:
-        """Number of rows per ``step``, over all environments and devices; for a population the largest number; with ``data`` the
-        number of updates."""
+        """Number of environment steps per ``step``, over all environments and devices; for a population the largest number; with
+        ``data`` the number of updates."""
         return self.num_envs * self.rollout_length
 
     @property

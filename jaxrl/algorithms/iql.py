@@ -200,7 +200,7 @@ def actor_loss(
 def learn(setup: ActorCriticSetup[IQLConfig], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
     hp = setup.current(learner)
     if setup.config.cosine:
-        left = remaining(learner.version + setup.warmup_iterations, setup.config.steps_per_iteration, hp.total_steps)
+        left = remaining(learner.version + setup.warmup_iterations, setup.steps_per_iteration, hp.total_steps)
         hp = hp._replace(actor_learning_rate=hp.actor_learning_rate * 0.5 * (1 + jnp.cos(jnp.pi * (1 - left))))
     losses = Losses(
         target=lambda actor, targets, update: target(setup, actor, targets.critic, update),

@@ -68,6 +68,11 @@ class AgentConfig(abc.ABC):
         """Return the settings of an agent with a dataset; here themselves."""
         return self
 
+    def as_lanes(self, num_agents: int) -> Self:
+        """Return the settings for environments of several agents, each of which is a lane, as an algorithm sees them; here
+        themselves."""
+        return self
+
     def network(self, default: Any) -> Any:
         """Return the function of the spaces that makes the network for these settings; here ``default``, the algorithm's own."""
         return default
@@ -103,6 +108,9 @@ class RolloutConfig(AgentConfig):
     """Anneal the learning rate linearly to 0 at ``total_steps``. There is no annealing if ``total_steps`` is unknown, or if
     ``schedules`` has an entry for the learning rate."""
 
+    def as_lanes(self, num_agents: int) -> Self:
+        return dataclasses.replace(self, num_envs=self.num_envs * num_agents)
+
 
 @dataclasses.dataclass(frozen=True)
 class ReplayConfig(RolloutConfig):
@@ -125,6 +133,11 @@ class ReplayConfig(RolloutConfig):
     """With ``data``: collect rollouts as well, without a warm-up, and learn from both."""
     mixing_ratio: Unit = added(0.5)
     """With ``online``: fraction of each batch that is drawn from the data."""
+
+    def as_lanes(self, num_agents: int) -> Self:
+        lanes = super().as_lanes(num_agents)
+        size = max(1, self.buffer_size // lanes.num_envs) * lanes.num_envs  # the default is no multiple of every number
+        return dataclasses.replace(lanes, buffer_size=size)
 
     @property
     def only_with_data(self) -> tuple[str, ...]:

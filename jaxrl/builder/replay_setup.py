@@ -121,7 +121,7 @@ class ReplaySetup(AlgorithmSetup[R]):
         if exponent is None:
             return drawn
         iteration, total_steps = learner.version + self.warmup_iterations, learner.hyperparams.total_steps
-        left = remaining(iteration, self.config.steps_per_iteration, total_steps) if self.config.anneal else 1.0
+        left = remaining(iteration, self.steps_per_iteration, total_steps) if self.config.anneal else 1.0
         return drawn._replace(weight=drawn.weight ** (1.0 - (1.0 - exponent) * jnp.asarray(left)))
 
 

@@ -92,6 +92,13 @@ class AlgorithmSetup(Generic[C]):
     axis_name: str | None = None
     data: Dataset | DatasetInfo | None = None
     """Dataset that the algorithm learns from in place of rollouts."""
+    num_agents: int = 0
+    """Agents in each environment. ``config.num_envs`` counts all of their lanes."""
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Number of environment steps between updates, over all environments."""
+        return self.config.steps_per_iteration // max(1, self.num_agents)
 
     @property
     def warmup_iterations(self) -> int:
@@ -102,7 +109,7 @@ class AlgorithmSetup(Generic[C]):
         """Return the hyperparameters of the next update: the learner's, after schedules and annealing."""
         annealed = self.config.anneal and "learning_rate" not in self.schedules
         iteration = learner.version + self.warmup_iterations
-        rows = self.config.steps_per_iteration if annealed else 0
+        rows = self.steps_per_iteration if annealed else 0
         return scheduled(learner.hyperparams, self.schedules, iteration, annealed_rows=rows)
 
     def init_learner(self, key: Key, hyperparams: Any, statistics: PyTree = ()) -> Learner:
@@ -281,7 +288,7 @@ class PreparedAgent(Generic[C]):
         return bind(
             algorithm,
             self.env,
-            num_envs=config.num_envs,
+            num_envs=config.num_envs // max(1, self.setup.num_agents),
             rollout_length=config.rollout_length,
             hyperparams=self.hyperparams,
             spec=self.spec,
@@ -303,6 +310,19 @@ class PreparedAgent(Generic[C]):
         minibatch = batch(learner, rollout) if self.setup.extra_losses else None
         for i, loss in enumerate(self.setup.extra_losses):
             check_loss(f"extra_losses[{i}]={show(loss)}", loss, learner.params, minibatch)
+
+
+def checked(config: C, num_agents: int, *, recurrent: bool) -> C:
+    """Check that the settings fit together, and return them as an algorithm sees them: with lanes for environments."""
+    if not num_agents:
+        config.check(recurrent=recurrent)
+        return config
+    lanes = config.as_lanes(num_agents)
+    try:
+        lanes.check(recurrent=recurrent)
+    except ValueError as error:
+        raise ValueError(f"{error} (num_envs counts each of the {num_agents} agents of an environment here)") from None
+    return lanes
 
 
 def prepare(
@@ -360,14 +380,24 @@ def prepare(
     losses = resolve_losses(parts.get("extra_losses", ()))
     intrinsic = resolve_intrinsic(parts.get("intrinsic"), bound)
     output = model_output(parts["model"], model, seen, unrolled=memory)
-    structure.check(recurrent=recurrent)
+    num_agents = 0 if structure.episodes or (dataset is not None and not structure.online) else bound.num_agents
+    lanes = checked(structure, num_agents, recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)
     check_scheduled(structure, factors)
     chosen = parts["optimizer"] or structure.optimizer
     optimizer, unread = resolve_optimizer(chosen, model, seen, data, hyperparams(), [*factors])
     both_spaces = (bound.observation_space, bound.action_space)
     setup = AlgorithmSetup(
-        *both_spaces, model, structure, optimizer, factors, losses, intrinsic, axis_name=parts["axis_name"], data=dataset
+        *both_spaces,
+        model,
+        lanes,
+        optimizer,
+        factors,
+        losses,
+        intrinsic,
+        axis_name=parts["axis_name"],
+        data=dataset,
+        num_agents=num_agents,
     )
     if "extra_losses" in parts:
         parts = {**parts, "extra_losses": losses}  # always a tuple, even for a single function

@@ -12,6 +12,7 @@ import numpy as np
 import tree
 from gymnasium import spaces
 
+from jaxrl.rollout.agents import all_over, spent_on_reset, together
 from jaxrl.types import Array, EpisodeStatistics, HostStep, PyTree, StepInput, TimeStep
 
 
@@ -19,6 +20,7 @@ class StepOutcome(NamedTuple):
     """Outcome of a row, [B].
 
     The row after the end of an episode is spent on the reset: it is not valid, its reward is 0, and it does not end an episode.
+    With several agents in an environment, it waits for the others: the rows in between are not valid either.
     """
 
     reward: Array
@@ -28,36 +30,55 @@ class StepOutcome(NamedTuple):
     info: dict[str, Array]
     """``info`` of the environment, on every row."""
     episode: EpisodeStatistics
-    """Statistics after the row: those of the whole episode if it ended here."""
+    """Statistics after the row: those of the whole episode if it is over."""
+    over: Array
+    """The episode is over: it ended on this row, or on an earlier one with no reset since."""
 
     @property
     def done(self) -> Array:
+        """The episode ended on this row."""
         return self.terminated | self.truncated
+
+    def of_environments(self, num_agents: int) -> tuple[EpisodeStatistics, Array]:
+        """Return the statistics of the environments' episodes, [N], and whether they are over, bool[N]. With several agents, the
+        return is the mean over agents, and the length is that of the longest-lived."""
+        if not num_agents:
+            return self.episode, self.over
+        returns, lengths = (together(x, num_agents) for x in self.episode)
+        return EpisodeStatistics(returns.mean(-1), lengths.max(-1)), all_over(self.over, num_agents)
 
 
 def finish_step(
-    done: Array, episode: EpisodeStatistics, action: Array, reached: TimeStep | HostStep, max_episode_steps: int | None
+    over: Array,
+    episode: EpisodeStatistics,
+    action: Array,
+    reached: TimeStep | HostStep,
+    max_episode_steps: int | None,
+    num_agents: int = 0,
 ) -> tuple[StepInput, StepOutcome]:
     """Return ``(next input of the policy, outcome of the row)``, [B].
 
     A row that both terminates and is truncated counts as terminated.
 
     Args:
-      done: bool[B], True if the previous row ended an episode.
+      over: bool[B], True if the episode was over before the row.
       episode: statistics before the row.
-      reached: result of the environment for ``action``. Where ``done``, ``obs`` is the first of the next episode, and only
-        ``obs`` is used.
+      reached: result of the environment for ``action``, as lanes. In a row that is spent on a reset, ``obs`` is the first of the
+        next episode. Where ``over``, only ``obs`` is used.
       max_episode_steps: limit to enforce; None for no limit in addition to the environment's.
+      num_agents: agents in each environment, which is reset when all are over; 0 for environments of one.
     """
-    xp, valid = done.__array_namespace__(), ~done
-    inputs = next_input(reached.obs, action, xp.asarray(reached.reward, xp.float32), valid)
-    length = xp.where(valid, episode.episodic_length + 1, 0)
+    xp, valid, reset = over.__array_namespace__(), ~over, spent_on_reset(over, num_agents)
+    inputs = next_input(reached.obs, action, xp.asarray(reached.reward, xp.float32), valid)._replace(is_first=reset)
+    reward = inputs.prev_reward
+    length = xp.where(reset, 0, episode.episodic_length + valid)
     terminated, truncated = xp.logical_and(reached.terminated, valid), xp.logical_and(reached.truncated, valid)
     if max_episode_steps is not None:
-        truncated |= length >= max_episode_steps
-    reward = inputs.prev_reward
-    episode = EpisodeStatistics(xp.where(valid, episode.episodic_return + reward, 0.0), length)
-    return inputs, StepOutcome(reward, terminated, truncated & ~terminated, valid, reached.info, episode)
+        truncated |= valid & (length >= max_episode_steps)
+    truncated &= ~terminated
+    episode = EpisodeStatistics(xp.where(reset, 0.0, episode.episodic_return + reward), length)
+    over = ~reset & (over | terminated | truncated)
+    return inputs, StepOutcome(reward, terminated, truncated, valid, reached.info, episode, over)
 
 
 def next_input(obs: PyTree, action: Array, reward: Array, valid: Array) -> StepInput:

@@ -15,6 +15,7 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 
 from jaxrl.metrics import masked_max, masked_mean, masked_min
+from jaxrl.rollout.agents import all_over, as_lanes, by_agent, environment_of, row_as_lanes, together
 from jaxrl.rollout.autoreset import StepOutcome, expand_mask, finish_step, first_input, no_episode
 from jaxrl.spaces.trees import show_shapes, zeros
 from jaxrl.types import ActorState, Algorithm, Array, Env, HostEnv, Key, Mean, Metrics, Policy, PyTree, Rollout, StepInput
@@ -126,8 +127,8 @@ def reset_done_envs(
 
 def init_actor(algorithm: Algorithm, env: Env, key: Key, env_id: Array, env_params: PyTree) -> ActorState:
     """Start all environments; return the state before row 0."""
-    env_state, obs = reset_envs(env, key, env_id, env_params)
-    batch = env_id.shape[0]
+    env_state, obs = reset_envs(env, key, environment_of(env_id, env.num_agents), env_params)
+    obs, batch = as_lanes(obs, env.num_agents), env_id.shape[0]
     carry, done = algorithm.initial_carry(batch), jnp.zeros(batch, bool)
     return ActorState(env_state, first_input(obs, env.action_space, batch), carry, done, no_episode(batch, jnp))
 
@@ -141,11 +142,14 @@ def advance(
     """
     chex.assert_equal_shape_prefix([action, actor.done, env_id], 1)
     env_params = jax.tree.map(jnp.asarray, env_params)  # environments may index them with traced values
-    axes = (0, 0, 0, params_axes(env, env_params))
-    env_state, reached = jax.vmap(env.step, in_axes=axes)(fold_each(step_key, env_id), actor.env_state, action, env_params)
-    env_state, obs = reset_done_envs(env, actor.done, reset_key, env_id, env_state, reached.obs, env_params)
-    inputs, outcome = finish_step(actor.done, actor.episode, action, reached._replace(obs=obs), env.max_episode_steps)
-    return ActorState(env_state, inputs, carry, outcome.done, outcome.episode), outcome
+    axes, agents = (0, 0, 0, params_axes(env, env_params)), env.num_agents
+    number, together = environment_of(env_id, agents), by_agent(action, agents)
+    env_state, reached = jax.vmap(env.step, in_axes=axes)(fold_each(step_key, number), actor.env_state, together, env_params)
+    over = all_over(actor.done, agents)
+    env_state, obs = reset_done_envs(env, over, reset_key, number, env_state, reached.obs, env_params)
+    reached = row_as_lanes(reached._replace(obs=obs), agents)
+    inputs, outcome = finish_step(actor.done, actor.episode, action, reached, env.max_episode_steps, agents)
+    return ActorState(env_state, inputs, carry, outcome.over, outcome.episode), outcome
 
 
 def collect(
@@ -163,7 +167,7 @@ def collect(
     """Act for ``num_rows`` rows; return ``(actor, rollout, metrics)``.
 
     Args:
-      env_id: i32[B], global over devices.
+      env_id: i32[B], global over devices; those of lanes with several agents.
       key: key of the iteration. Rows draw from splits of it, environments from (key of the row, env_id).
     """
 
@@ -176,7 +180,7 @@ def collect(
     after, (inputs, acted, outcome) = packed_scan(row, actor, split(key, (num_rows, 3)))
     inputs = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), inputs, after.input)
     version = jnp.broadcast_to(policy.version, env_id.shape)
-    return after, to_rollout(inputs, acted, outcome, actor.carry, env_id, version), episode_metrics(outcome)
+    return after, to_rollout(inputs, acted, outcome, actor.carry, env_id, version), episode_metrics(outcome, env.num_agents)
 
 
 def to_rollout(
@@ -204,17 +208,17 @@ def to_rollout(
     )
 
 
-def example_rollout(algorithm: Algorithm, env: Env | HostEnv, policy: Policy, num_envs: int, num_rows: int) -> Rollout:
+def example_rollout(algorithm: Algorithm, env: Env | HostEnv, policy: Policy, num_lanes: int, num_rows: int) -> Rollout:
     """Return a rollout of zeros with the shapes of ``collect``, without running an environment."""
-    first = first_input(zeros(env.observation_space, (num_envs,)), env.action_space, num_envs)
-    carry, env_id = algorithm.initial_carry(num_envs), jnp.arange(num_envs, dtype=jnp.int32)
+    first = first_input(zeros(env.observation_space, (num_lanes,)), env.action_space, num_lanes)
+    carry, env_id = algorithm.initial_carry(num_lanes), jnp.arange(num_lanes, dtype=jnp.int32)
     _, action, extras = algorithm.act(policy, carry, first, env_id, jax.random.key(0), explore=True)
 
     def rows(tree: PyTree, length: int = num_rows) -> Any:
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (length, *x.shape)), tree)
 
-    no = jnp.zeros(num_envs, bool)
-    outcome = StepOutcome(first.prev_reward, no, no, ~no, {}, no_episode(num_envs, jnp))
+    no = jnp.zeros(num_lanes, bool)
+    outcome = StepOutcome(first.prev_reward, no, no, ~no, {}, no_episode(num_lanes, jnp), no)
     version = jnp.broadcast_to(policy.version, env_id.shape)
     return to_rollout(rows(first, num_rows + 1), rows((action, extras)), rows(outcome), carry, env_id, version)
 
@@ -249,14 +253,24 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     return jax.tree.map(join, JOINED, *rollouts)
 
 
-def episode_metrics(outcome: StepOutcome) -> Metrics:
-    """Compute metrics of the episodes that ended in these rows, [T, B]; ``charts/valid_rows`` is the fraction of valid rows."""
+def episode_metrics(outcome: StepOutcome, num_agents: int = 0) -> Metrics:
+    """Compute metrics of the episodes that ended in these rows, [T, B]; ``charts/valid_rows`` is the fraction of valid rows.
+
+    With several agents, an episode's return is that of each agent, ``charts/team_return`` is the sum over the agents of an
+    environment, and its row is valid unless it was spent on a reset.
+    """
     chex.assert_rank([outcome.done, outcome.valid], 2)
     episode, ended, valid = outcome.episode, outcome.done, outcome.valid
+    team = dict[str, Mean]()
+    if num_agents:
+        returns = together(episode.episodic_return, num_agents).sum(-1)
+        team = {"charts/team_return": masked_mean(returns, all_over(outcome.over, num_agents))}
+        valid = together(valid, num_agents).any(-1)
     return {
         "charts/episodic_return": masked_mean(episode.episodic_return, ended),
         "charts/episodic_length": masked_mean(episode.episodic_length, ended),
         "charts/episodic_return_min": masked_min(episode.episodic_return, ended),
         "charts/episodic_return_max": masked_max(episode.episodic_return, ended),
         "charts/valid_rows": Mean(valid.sum(dtype=jnp.int32), jnp.full((), valid.size, jnp.int32)),  # exact, as integers
+        **team,
     }

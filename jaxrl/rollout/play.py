@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.metrics import masked_max, masked_mean, masked_min
-from jaxrl.rollout.autoreset import StepOutcome
+from jaxrl.rollout.agents import lanes_of, spent_on_reset
+from jaxrl.rollout.autoreset import StepOutcome, no_episode
 from jaxrl.rollout.collect import advance, init_actor
 from jaxrl.rollout.running_statistics import EpisodeMoments, RunningMoments, no_rows
 from jaxrl.spaces.trees import zeros
@@ -38,37 +39,38 @@ class Evaluation(NamedTuple):
     """Results of one episode per environment, [num_episodes]: raw, undiscounted rewards."""
 
     episodic_return: Array
-    """f32"""
+    """f32; with several agents, the mean over them"""
     episodic_length: Array
-    """i32"""
+    """i32; with several agents, the longest"""
     finished: Array
     """bool: False for an episode stopped at the step limit; its return up to there counts."""
 
-    def after(self, row: StepOutcome) -> Evaluation:
+    def after(self, row: StepOutcome, num_agents: int = 0) -> Evaluation:
         """Return the results of each environment's first episode after one more row, for NumPy or JAX arrays."""
         where = self.finished.__array_namespace__().where
+        episode, over = row.of_environments(num_agents)
         return Evaluation(
-            where(self.finished, self.episodic_return, row.episode.episodic_return),
-            where(self.finished, self.episodic_length, row.episode.episodic_length),
-            self.finished | row.done,
+            where(self.finished, self.episodic_return, episode.episodic_return),
+            where(self.finished, self.episodic_length, episode.episodic_length),
+            self.finished | over,
         )
 
 
 class Progress(NamedTuple):
-    """Episodes in progress, [E]."""
+    """Episodes in progress, [E]. Those of several agents are lanes in ``actor``."""
 
     actor: ActorState
     result: Evaluation
     moments: EpisodeMoments | tuple[()]
-    """Moments of the observations of each episode; () without statistics of observations."""
+    """Moments of the observations of each episode, over all agents; () without statistics of observations."""
 
 
 def start_episodes(
     algorithm: Algorithm, env: Env, key: Key, env_id: Array, env_params: PyTree, observed: RunningMoments | tuple[()] = ()
 ) -> Progress:
     """Start one episode in each environment, [E]."""
-    actor, number = init_actor(algorithm, env, key, env_id, env_params), env_id.shape[0]
-    nothing = Evaluation(*actor.episode, jnp.zeros(number, bool))
+    actor, number = init_actor(algorithm, env, key, lanes_of(env_id, env.num_agents), env_params), env_id.shape[0]
+    nothing = Evaluation(*no_episode(number, jnp), jnp.zeros(number, bool))
     return Progress(actor, nothing, no_rows(observed, number) if observed else ())
 
 
@@ -86,11 +88,13 @@ def play_row(
     """Play one more row of all episodes. An environment whose episode has finished idles."""
     actor, result, moments = progress
     act_key, step_key, reset_key = split(key, 3)
+    agents, lane = env.num_agents, lanes_of(env_id, env.num_agents)
     if isinstance(moments, EpisodeMoments):
         moments = moments.plus(actor.input.obs, actor.episode.episodic_length + 1, ~result.finished)
-    carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
-    actor, outcome = advance(env, actor, carry, action, env_params, env_id, step_key, reset_key)
-    return Progress(actor._replace(done=jnp.zeros_like(actor.done)), result.after(outcome), moments)
+    carry, action, _ = algorithm.act(policy, actor.carry, actor.input, lane, act_key, explore=explore)
+    actor, outcome = advance(env, actor, carry, action, env_params, lane, step_key, reset_key)
+    waiting = actor.done & ~spent_on_reset(actor.done, agents)  # for other agents of the same environment
+    return Progress(actor._replace(done=waiting), result.after(outcome, agents), moments)
 
 
 def play_population(algorithm: Algorithm, env: Env, state: AgentState, member: Array, episodes: int, horizon: int) -> Episodes:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.rollout.agents import as_lanes, by_agent, lanes_of
 from jaxrl.rollout.collect import advance, init_actor
 from jaxrl.types import Algorithm, Env, HostEnv, HostStep
 
@@ -18,8 +19,8 @@ class _Running:
     """NEXT_STEP rows of ``env``, as a C++ environment returns them."""
 
     def __init__(self, env: Env, num_envs: int, seed: int, first_id: int = 0) -> None:
-        self.key, self.time, self.num_envs = jax.random.key(seed), 0, num_envs
-        env_id = first_id + jnp.arange(num_envs, dtype=jnp.int32)
+        self.key, self.time, self.num_envs, self.agents = jax.random.key(seed), 0, num_envs, env.num_agents
+        env_id = lanes_of(first_id + jnp.arange(num_envs, dtype=jnp.int32), env.num_agents)
         memoryless: Any = Algorithm(*[None] * 4, initial_carry=lambda batch: ())  # type: ignore[list-item]
         self._init = jax.jit(lambda key: init_actor(memoryless, env, key, env_id, env.params))
 
@@ -31,13 +32,14 @@ class _Running:
 
     def reset(self) -> Any:
         self.actor = self._init(self.key)
-        return jax.tree.map(np.asarray, self.actor.input.obs)
+        return by_agent(jax.tree.map(np.asarray, self.actor.input.obs), self.agents)
 
     def step(self, action: Any) -> HostStep:
         self.time += 1
-        self.actor, row = self._step(jax.random.fold_in(self.key, self.time), self.actor, action)
+        lanes = as_lanes(np.asarray(action), self.agents)
+        self.actor, row = self._step(jax.random.fold_in(self.key, self.time), self.actor, lanes)
         obs, row = jax.tree.map(np.asarray, (self.actor.input.obs, row))
-        return HostStep(obs, row.reward, row.terminated, row.truncated, row.info)
+        return by_agent(HostStep(obs, row.reward, row.terminated, row.truncated, row.info), self.agents)
 
     def close(self) -> None:
         del self.actor
@@ -51,6 +53,7 @@ def hosted(env: Env) -> HostEnv:
         env.action_space,
         name=f"hosted:{env.name}",
         max_episode_steps=env.max_episode_steps,
+        num_agents=env.num_agents,
     )
 
 

@@ -21,7 +21,7 @@ from jaxrl.types import Array, Key, Metrics, Policy, PyTree, StepInput
 
 def epsilon(setup: AlgorithmSetup[Any], learner: Any) -> Array:
     """Return ε f32[] of the first environment in the next rollout."""
-    return falling_epsilon(setup.current(learner), learner.version.astype(jnp.float32) * setup.config.steps_per_iteration)
+    return falling_epsilon(setup.current(learner), learner.version.astype(jnp.float32) * setup.steps_per_iteration)
 
 
 def policy(setup: AlgorithmSetup[Any], learner: Any) -> Policy:

@@ -52,8 +52,8 @@ class Preset(NamedTuple):
     published: str = ""
     """Source of the settings, if they were not measured here."""
     dataset: str = ""
-    """Name of the dataset to learn from, one that ``python -m benchmarks datasets`` makes in jaxrl's repository. Steps are updates
-    then. Empty: the agent collects its rows."""
+    """Dataset to learn from, of those that ``python -m benchmarks datasets`` makes in jaxrl's repository. Steps are updates then.
+    Empty: the agent collects its rows."""
 
     @property
     def result(self) -> str:

@@ -58,7 +58,7 @@ def _hidden_state_problems(env: Env) -> list[str]:
     """Trace ``reset`` and ``step`` twice. A pure function gives the same program both times."""
     try:
         env_state, _ = jax.eval_shape(lambda *a: env.reset(*a), abstract_key(), env.params)
-        action = abstract(env.action_space)
+        action = abstract(env.action_space, env.num_agents)
         calls = {"reset": (env.reset, env.params), "step": (env.step, env_state, action, env.params)}
         is_pure = {name: _program(function, *args) == _program(function, *args) for name, (function, *args) in calls.items()}
     except Exception:
@@ -86,7 +86,7 @@ def _batching_problems(env: Env) -> list[str]:
         params = env.params if params_axis is None else _batched(env.params)
         try:
             env_state, _ = jax.eval_shape(jax.vmap(env.reset, in_axes=(0, params_axis)), batch, params)
-            action = jax.eval_shape(lambda: _batched(random_action(env.action_space, jax.random.key(0))))
+            action = jax.eval_shape(lambda: _batched(random_actions(env, jax.random.key(0))))
             jax.eval_shape(jax.vmap(env.step, in_axes=(0, 0, 0, params_axis)), batch, env_state, action, params)
         except Exception as error:
             return [f"vmap over {axes} fails: {explain('the batched function', error)}"]
@@ -99,28 +99,30 @@ def _batched(tree: PyTree) -> PyTree:
 
 def _run_problems(env: Env, key: Key, steps: int) -> list[str]:
     """Run episodes with random allowed actions, twice with the same key."""
-    obs_space, action_space = env.observation_space, env.action_space
+    obs_space, action_space, agents = env.observation_space, env.action_space, env.num_agents
 
     def masks(obs: PyTree) -> PyTree:
         return {MASK_KEY: obs[MASK_KEY]} if isinstance(obs, dict) and MASK_KEY in obs else {}
 
-    def row(params: PyTree, carry: tuple[PyTree, PyTree, Array], key: Key) -> tuple[Any, tuple[PyTree, TimeStep]]:
+    def row(params: PyTree, carry: tuple[PyTree, PyTree, Array], key: Key) -> tuple[Any, tuple[PyTree, TimeStep, Array]]:
         # Reset at the start of a row, so that the program contains `reset` once: its compilation is half of the total time.
-        env_state, mask, done = carry
+        env_state, mask, over = carry
+        done = over.all()
         reset_key, action_key, step_key = jax.random.split(key, 3)
         first_state, obs = env.reset(reset_key, params)
         env_state, mask = jax.tree.map(lambda new, old: jnp.where(done, new, old), (first_state, masks(obs)), (env_state, mask))
-        action = allowed(random_action(action_space, action_key), mask, action_space)
+        action = allowed(random_actions(env, action_key), mask, action_space)
         env_state, time_step = env.step(step_key, env_state, action, params)
-        return (env_state, masks(time_step.obs), time_step.terminated | time_step.truncated), (obs, time_step)
+        gone = (over & ~done) | time_step.terminated
+        return (env_state, masks(time_step.obs), gone | time_step.truncated), (obs, time_step, gone)
 
-    def episodes(key: Key, params: PyTree) -> tuple[PyTree, tuple[PyTree, TimeStep]]:
+    def episodes(key: Key, params: PyTree) -> tuple[PyTree, tuple[PyTree, TimeStep, Array]]:
         def blank(like: Any) -> Array:
             is_key = jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
             return jnp.broadcast_to(key, like.shape) if is_key else jnp.zeros(like.shape, like.dtype)
 
         empty = jax.tree.map(blank, jax.eval_shape(env.reset, key, params)[0])
-        start = (empty, masks(zeros(obs_space)), jnp.asarray(True))
+        start = (empty, masks(zeros(obs_space, (agents,) * (agents > 0))), jnp.ones((agents,) * (agents > 0), bool))
         (env_state, _, _), rows = jax.lax.scan(functools.partial(row, params), start, jax.random.split(key, steps))
         return env_state, rows
 
@@ -130,11 +132,11 @@ def _run_problems(env: Env, key: Key, steps: int) -> list[str]:
         first, second = (jax.block_until_ready(run(keys, params)) for _ in range(2))
     except Exception as error:
         return [explain("a run of reset and step under jit and vmap", error)]
-    env_states, (obs, time_step) = first
+    env_states, (obs, time_step, gone) = first
     problems = outside("the obs after reset", obs_space, obs)
     problems += outside("the obs after a step", obs_space, time_step.obs)
     problems += choice_problems("after reset", obs, action_space)
-    problems += choice_problems("after a step", time_step.obs, action_space, time_step.terminated)
+    problems += choice_problems("after a step", time_step.obs, action_space, gone)
     if not np.isfinite(time_step.reward).all():
         problems.append("reward is NaN or infinite after some step: guard divisions, logarithms and roots")
     if not same(first, second):
@@ -147,8 +149,10 @@ def _goal_problems(env: Env, reached: TimeStep) -> list[str]:
     """Check that ``compute_reward`` agrees with ``step``, as hindsight replay assumes, on time steps [num_envs, steps]."""
     if env.compute_reward is None:
         return []
-    goals = (reached.obs[ACHIEVED], reached.obs[DESIRED])
-    computed = jax.vmap(jax.vmap(env.compute_reward))(*goals)
+    goals, function = (reached.obs[ACHIEVED], reached.obs[DESIRED]), env.compute_reward
+    for _ in range(2 + (env.num_agents > 0)):
+        function = jax.vmap(function)
+    computed = function(*goals)
     for name, from_goals, from_step in zip(("reward", "terminated"), computed, (reached.reward, reached.terminated), strict=True):
         wrong = np.argwhere(~np.isclose(from_goals, from_step, rtol=1e-4, atol=1e-5))
         if wrong.size:
@@ -163,7 +167,7 @@ def _goal_problems(env: Env, reached: TimeStep) -> list[str]:
 def _render_problems(env: Env, env_state: PyTree) -> list[str]:
     if env.render is None:
         return []
-    action = np.asarray(random_action(env.action_space, jax.random.key(0)))
+    action = np.asarray(random_actions(env, jax.random.key(0)))
     try:
         pictures = [env.render(env_state, last_action, env.params) for last_action in (None, action)]
     except Exception as error:
@@ -172,6 +176,13 @@ def _render_problems(env: Env, env_state: PyTree) -> list[str]:
     if not problems and len(sizes := {np.shape(picture) for picture in pictures}) > 1:
         problems = [f"render gave pictures of different shapes, {sorted(sizes)}: all must have the same shape"]
     return problems[:1]
+
+
+def random_actions(env: Env, key: Key) -> Array:
+    """Draw an action, or one for each of several agents, [A, ...]."""
+    if not env.num_agents:
+        return random_action(env.action_space, key)
+    return jax.vmap(lambda key: random_action(env.action_space, key))(jax.random.split(key, env.num_agents))
 
 
 def random_action(space: spaces.Space, key: Key) -> Array:

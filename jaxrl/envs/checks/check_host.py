@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.checks.validate import EnvError, abstract, choice_problems, explain, mismatches, outside, picture_problem, same
+from jaxrl.rollout.agents import all_over, of_each_agent
 from jaxrl.spaces.action_masks import allowed
 from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree
 
@@ -94,29 +96,35 @@ def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False, 
 def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: bool, first_id: int) -> tuple[list[Any], bool]:
     action_space = copy.deepcopy(env.action_space)
     action_space.seed(0)
-    obs, num_envs = envs.reset(), NUM_ENVS - first_id
-    _raise_if(env, _obs_problems("the obs that reset returns", env.observation_space, obs, num_envs))
+    obs, num_envs, agents = envs.reset(), NUM_ENVS - first_id, env.num_agents
+    lead = (num_envs, agents) if agents else (num_envs,)
+    _raise_if(env, _obs_problems("the obs that reset returns", env, obs, lead))
     _raise_if(env, choice_problems("after reset", obs, action_space))
     seen: list[Any] = [jax.tree.map(np.copy, obs)]
-    done, late_reward = np.zeros(num_envs, bool), False
+    late_reward = False
+    over: Any = np.zeros(lead, bool)
     for step in range(steps):
         say(f"step {step + 1} of {steps}")
-        action, other = (np.stack([action_space.sample() for _ in range(NUM_ENVS)])[first_id:] for _ in range(2))
+        action, other = (_samples(action_space, (NUM_ENVS, *lead[1:]))[first_id:] for _ in range(2))
+        reset = all_over(over.reshape(-1), agents)
         if not isinstance(action_space, spaces.Box):  # two samples of few actions may be equal
             other = (action + 1) % np.asarray(getattr(action_space, "n", getattr(action_space, "nvec", None)))
         action = allowed(action, obs, action_space)
         if other_after_end:
-            action[done] = other[done]
+            action[reset] = other[reset]
         previous_obs, row = obs, envs.step(action)
-        _raise_if(env, _row_problems(env, row, num_envs))
-        _raise_if(env, choice_problems("after a step", row.obs, action_space, row.terminated))
+        _raise_if(env, _row_problems(env, row, lead))
+        waiting = over & ~reset[(...,) + (None,) * (agents > 0)]
+        flags = row.terminated, row.truncated
+        terminated, truncated = (of_each_agent(flag, agents) for flag in flags) if agents else flags
+        _raise_if(env, choice_problems("after a step", row.obs, action_space, waiting | terminated))
         if step:
             earlier_info, new_info = ({name: np.zeros_like(x) for name, x in info.items()} for info in (seen[-1].info, row.info))
             _raise_if(env, mismatches("the info that step returns", new_info, earlier_info, "an earlier step", numpy="np"))
         if not same(previous_obs, seen[-1].obs if step else seen[-1]):
             _raise_if(env, ["step changes arrays that it returned before: return copies"])
-        late_reward |= bool(np.any(row.reward[done] != 0))
-        obs, done = row.obs, row.terminated | row.truncated
+        late_reward |= bool(np.any(row.reward[reset] != 0))
+        obs, over = row.obs, waiting | terminated | truncated
         seen.append(jax.tree.map(np.copy, row))
     return seen, late_reward
 
@@ -126,41 +134,54 @@ def _raise_if(env: HostEnv, problems: list[str]) -> None:
         raise EnvError(env.name, problems)
 
 
-def _row_problems(env: HostEnv, row: Any, num_envs: int) -> list[str]:
+def _samples(space: spaces.Space, lead: tuple[int, ...]) -> np.ndarray:
+    samples = np.stack([space.sample() for _ in range(math.prod(lead))])
+    return samples.reshape(*lead, *samples.shape[1:])
+
+
+def _row_problems(env: HostEnv, row: Any, lead: tuple[int, ...]) -> list[str]:
+    """
+    Args:
+      lead: leading axes of all arrays, (num_envs,) or (num_envs, num_agents).
+    """
+    shape, whose = f"[{', '.join(map(str, lead))}", f"{lead[0]} environments" + (f" of {lead[1]} agents" if lead[1:] else "")
     if not isinstance(row, HostStep):
         is_gymnasium = isinstance(row, tuple) and len(row) == 5
         hint = ": make HostStep(*row[:4]) from Gymnasium's (obs, reward, terminated, truncated, info)" if is_gymnasium else ""
         return [f"step returned {type(row).__name__}; it must return a jaxrl.types.HostStep{hint}"]
-    problems = _obs_problems("the obs that step returns", env.observation_space, row.obs, num_envs)
+    problems = _obs_problems("the obs that step returns", env, row.obs, lead)
     for name, kinds, wanted in (("reward", "fiu", "float32"), ("terminated", "b", "bool"), ("truncated", "b", "bool")):
         value = getattr(row, name)
-        if not _is_batch(value, kinds, num_envs) or value.ndim != 1:
-            wanted = f"a NumPy array {wanted}[{num_envs}]"
-            problems.append(f"{name} is {_shown(value)}; with {num_envs} environments it must be {wanted}")
+        of_all = name != "reward" and np.shape(value) == lead[:1]  # a flag for all agents
+        if not (_is_batch(value, kinds, lead) and value.ndim == len(lead)) and not (of_all and _is_batch(value, kinds, lead[:1])):
+            wanted = f"a NumPy array {wanted}{shape}]"
+            problems.append(f"{name} is {_shown(value)}; with {whose} it must be {wanted}")
     if not isinstance(row.info, dict):
         return [*problems, f"info is {_shown(row.info)}; it must be a dict of arrays, {{}} if there is no information"]
     for name, value in row.info.items():
-        if not _is_batch(value, "biuf", num_envs):
-            wanted = f"a NumPy array of numbers [{num_envs}, ...]"
-            problems.append(f"info[{name!r}] is {_shown(value)}; with {num_envs} environments it must be {wanted}")
+        if not _is_batch(value, "biuf", lead):
+            wanted = f"a NumPy array of numbers {shape}, ...]"
+            problems.append(f"info[{name!r}] is {_shown(value)}; with {whose} it must be {wanted}")
     if not problems and not np.isfinite(row.reward).all():
         problems.append("reward is NaN or infinite")
     return problems
 
 
-def _is_batch(value: Any, kinds: str, num_envs: int) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind in kinds and value.shape[:1] == (num_envs,)
+def _is_batch(value: Any, kinds: str, lead: tuple[int, ...]) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in kinds and value.shape[: len(lead)] == lead
 
 
 def _shown(value: Any) -> str:
     return f"{getattr(value, 'dtype', type(value).__name__)}{list(np.shape(value))}"
 
 
-def _obs_problems(subject: str, space: spaces.Space, obs: PyTree, num_envs: int) -> list[str]:
+def _obs_problems(subject: str, env: HostEnv, obs: PyTree, lead: tuple[int, ...]) -> list[str]:
+    space = env.observation_space
     if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict) and not isinstance(space, spaces.Tuple):
         return [f"{subject} is a pair with a dict, such as Gymnasium's (obs, info): return only obs"]
     if not all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(obs)):
         return [f"{subject} has parts that are not NumPy arrays: convert each part with np.asarray"]
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), abstract(space))
-    wrong = mismatches(subject, obs, batch, f"a batch of {num_envs} of observation_space", numpy="np")
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), abstract(space))
+    source = f"a batch of {' × '.join(map(str, lead))} of observation_space"
+    wrong = mismatches(subject, obs, batch, source, numpy="np")
     return wrong or outside(subject, space, obs)

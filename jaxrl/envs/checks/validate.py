@@ -57,6 +57,9 @@ def find_problems(env: Env | HostEnv) -> list[str]:
     limit = env.max_episode_steps
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         problems.append(f"max_episode_steps={limit!r} must be an integer >= 1, or None for no limit")
+    agents = env.num_agents
+    if isinstance(agents, bool) or not isinstance(agents, int) or agents < 0:
+        return [*problems, f"num_agents={agents!r} must be an integer >= 1, or 0 for an environment of one agent"]
     if isinstance(env, Env):
         problems += _params_problems(env.params) or _function_problems(env)
     if env.compute_reward is not None:
@@ -155,15 +158,16 @@ def _function_problems(env: Env) -> list[str]:
         return [f"reset returned {show_shapes(out)}; it must return (env_state, obs)"]
     env_state, obs = out
 
-    expected = abstract(env.observation_space)
+    agents = env.num_agents
+    expected, source = abstract(env.observation_space, agents), of_agents("observation_space", agents)
     if expected is not None:
-        wrong = mismatches("the obs that reset returns", obs, expected, "observation_space")
+        wrong = mismatches("the obs that reset returns", obs, expected, source)
         if wrong and not mismatches("", env_state, expected, ""):
             wrong = ["reset returned (obs, env_state); the order is (env_state, obs)"]
             env_state, obs = obs, env_state
         problems += wrong
 
-    action = abstract(env.action_space)
+    action = abstract(env.action_space, agents)
     if action is None:
         return problems
     out = _trace("step", env.step, problems, env_state, action, env.params)
@@ -175,40 +179,51 @@ def _function_problems(env: Env) -> list[str]:
     next_state, time_step = out
     problems += mismatches("the env_state that step returns", next_state, env_state, "the env_state that reset returns")
     problems += mismatches("the obs that step returns", time_step.obs, obs, "the obs that reset returns")
-    return problems + _time_step_problems(time_step)
+    return problems + _time_step_problems(time_step, agents)
 
 
-def _time_step_problems(time_step: TimeStep) -> list[str]:
-    problems = []
+def of_agents(space_name: str, num_agents: int) -> str:
+    return f"{space_name} of {num_agents} agents" if num_agents else space_name
+
+
+def _time_step_problems(time_step: TimeStep, num_agents: int) -> list[str]:
+    problems, each = [], (num_agents,)
     dtypes = {"reward": (jnp.float32, "jnp.float32"), "terminated": (jnp.bool_, "bool"), "truncated": (jnp.bool_, "bool")}
     for name, (dtype, type_name) in dtypes.items():
         value = getattr(time_step, name)
         if not hasattr(value, "shape"):
             problems.append(f"{name} is {show_shapes(value)}; it must be one number")
             continue
-        if value.shape != ():
+        if not num_agents and value.shape != ():
             problems.append(f"{name} has shape {value.shape}; it must be a scalar: take {name}.squeeze(), or reduce it")
+        if num_agents and value.shape != each and (name == "reward" or value.shape != ()):
+            scalar = "" if name == "reward" else ", or (), for all agents"
+            problems.append(f"{name} has shape {value.shape}; with num_agents={num_agents} it must have {each}{scalar}")
         if value.dtype != dtype:
             problems.append(f"{name} has dtype {value.dtype}; it must be {np.dtype(dtype)}: jnp.asarray({name}, {type_name})")
     info = time_step.info
     if not isinstance(info, dict) or not all(isinstance(name, str) for name in info):
         wanted = "a dict from names to arrays, {} if there is no information"
         return [*problems, f"info is {show_shapes(info)}; it must be {wanted}"]
-    return problems + [
-        f"info[{name!r}] is {show_shapes(value)}; it must be one array of numbers: give each array its own name, without nesting"
-        for name, value in info.items()
-        if not (hasattr(value, "dtype") and (jnp.issubdtype(value.dtype, jnp.number) or value.dtype == bool))
-    ]
+    for name, value in info.items():
+        if not (hasattr(value, "dtype") and (jnp.issubdtype(value.dtype, jnp.number) or value.dtype == bool)):
+            wanted = "one array of numbers: give each array its own name, without nesting"
+            problems.append(f"info[{name!r}] is {show_shapes(value)}; it must be {wanted}")
+        elif num_agents and jnp.shape(value)[:1] != each:
+            wanted = f"a first axis of {num_agents}"
+            problems.append(f"info[{name!r}] is {show_shapes(value)}; with num_agents={num_agents} it must have {wanted}")
+    return problems
 
 
 def abstract_key() -> jax.ShapeDtypeStruct:
     return jax.eval_shape(lambda: jax.random.key(0))
 
 
-def abstract(space: spaces.Space) -> PyTree | None:
-    """Return shapes and dtypes of a value of ``space`` in JAX; None if the space is not supported."""
+def abstract(space: spaces.Space, num_agents: int = 0) -> PyTree | None:
+    """Return shapes and dtypes of a value of ``space`` in JAX, of each agent's if there are several; None if the space is not
+    supported."""
     try:
-        return jax.eval_shape(lambda: zeros(space))
+        return jax.eval_shape(lambda: zeros(space, (num_agents,) * (num_agents > 0)))
     except (AttributeError, TypeError):
         return None
 

@@ -73,7 +73,7 @@ class Actor:
 
     def first_rows(self, policy: Policy, key: Key) -> tuple[Filled, Metrics]:
         """Collect a rollout in private memory. Return it, and the metrics as ``fill`` does."""
-        buffer = RolloutBuffer(self.sampler.lead, self.sampler.num_rows, self.sampler.num_envs)
+        buffer = RolloutBuffer(self.sampler.lead, self.sampler.num_rows, self.sampler.num_lanes)
         carry = self.sampler.fill(buffer, policy, key, on_row=self.on_row)
         rows = Filled(buffer.read(INPUTS), buffer.read(ACTED), buffer.read(CAME), _in_numpy(carry), ())
         gradient, losses = self.learn(rows, policy)
@@ -86,7 +86,7 @@ class Actor:
         the inputs that the previous worker's last step led to.
         """
         arrays = {INPUTS: rows.inputs, ACTED: rows.acted, CAME: rows.came}
-        buffer = RolloutBuffer(self.sampler.lead, self.sampler.num_rows, self.sampler.num_envs, arrays)
+        buffer = RolloutBuffer(self.sampler.lead, self.sampler.num_rows, self.sampler.num_lanes, arrays)
         first = 0
         if self.after is not None:
             at, first, after, self.after = (slice(None), 0), 1, self.after, None
@@ -103,7 +103,7 @@ class Actor:
         if not self.job.gradients:
             return (), {}
         with self.sampler.watch("learning"):
-            rollout = messages.rollout_of(rows, np.asarray(policy.version), self.job.first_id)
+            rollout = messages.rollout_of(rows, np.asarray(policy.version), self.job.lanes.start)
             gradient, losses = jax.block_until_ready(self.gradients(policy, rollout))
         return jax.tree.map(lambda x: np.asarray(x)[:, None], gradient), _in_numpy(losses)
 

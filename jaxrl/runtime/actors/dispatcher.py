@@ -27,7 +27,7 @@ class Dispatcher:
     def __init__(
         self,
         members: Sequence[WorkerHandle],
-        num_envs: int,
+        num_lanes: int,
         open_transport: TransportFn,
         *,
         newest: bool,
@@ -43,7 +43,7 @@ class Dispatcher:
           by_parts: workers' parts are taken as they arrive (``next_part``), instead of whole rollouts.
           enough: number of workers that must finish a rollout before the others cut theirs short; None: all.
         """
-        self.members, self.num_envs, self.newest = members, num_envs, newest
+        self.members, self.num_lanes, self.newest = members, num_lanes, newest
         self.max_restarts, self.timeout, self.note = max_restarts, timeout, note
         self.by_parts, self.enough = by_parts, enough or len(members)
         self.arrivals: SimpleQueue[tuple[Ticket, WorkerHandle] | None] = SimpleQueue()
@@ -211,7 +211,7 @@ class Dispatcher:
     def _copy(self, member: WorkerHandle, part: Filled) -> None:
         """Copy a part that did not come through shared memory."""
         with self.lock:
-            self.rollouts.shape(of_all(shapes_of(part), self.num_envs, len(self.members)))
+            self.rollouts.shape(of_all(shapes_of(part), self.num_lanes, len(self.members)))
             mine = part_of(self.rollouts.views[self.tickets[member.next_ticket].rollout], member.job)
         jax.tree.map(np.copyto, mine, part)
 
@@ -221,7 +221,7 @@ class Dispatcher:
             if all(each.ready for each in self.members):
                 self.started.set()
         elif isinstance(message, Shapes):
-            self.rollouts.shape(of_all(message.rows, self.num_envs, len(self.members)))
+            self.rollouts.shape(of_all(message.rows, self.num_lanes, len(self.members)))
             member.process.accept_shapes(self.tickets[member.next_ticket])
         else:
             self._finished(member, message)
@@ -251,8 +251,8 @@ class Dispatcher:
             self.seconds[part] = self.seconds.get(part, 0.0) + seconds / len(self.members)
         ticket.losses[member.job.worker], ticket.rows[member.job.worker] = done.losses, done.rows
         assert self.current is not None
-        num_seeds, _, num_envs = mine.came.reward.shape
-        steps, lag = num_seeds * done.rows * num_envs, float(np.mean(self.current[1] - member.acted))
+        steps = len(mine.came.reward) * done.rows * member.job.num_envs
+        lag = float(np.mean(self.current[1] - member.acted))
         member.done.append((steps, sum(done.seconds.values()), lag))
         ticket.waiting.discard(member.job.worker)
         if len(self.members) - len(ticket.waiting) >= self.enough:

@@ -29,10 +29,12 @@ class WorkerJob(NamedTuple):
     first_id: int
     num_envs: int
     """Number of each seed's environments, from the pool's ``first_id``-th."""
+    num_agents: int
+    """Agents in each environment, as ``Env.num_agents``."""
     offset: int
     """Number of environments in preceding processes of the group, to which ``first_id`` is added."""
     after: PyTree
-    """Last inputs of the previous worker in this place, [num_seeds, num_envs]; None if it finished no rollout."""
+    """Last inputs of the previous worker in this place, [num_seeds, B]; None if it finished no rollout."""
     num_threads: int
     """Threads with which the environments step, if they use threads."""
     gradients: bool
@@ -41,6 +43,16 @@ class WorkerJob(NamedTuple):
     """Cores to which the worker is pinned; empty: the system chooses."""
     cut_short: bool
     """Rollouts may be cut short."""
+
+    @property
+    def num_lanes(self) -> int:
+        return self.num_envs * max(1, self.num_agents)
+
+    @property
+    def lanes(self) -> slice:
+        """Its lanes among those of the pool."""
+        first = self.first_id * max(1, self.num_agents)
+        return slice(first, first + self.num_lanes)
 
 
 class RolloutSegment(NamedTuple):
@@ -132,13 +144,13 @@ def shapes_of(rows: Filled) -> Filled:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), rows)
 
 
-def of_all(rows: Filled, num_envs: int, num_workers: int) -> Filled:
+def of_all(rows: Filled, num_lanes: int, num_workers: int) -> Filled:
     """Convert the shapes of one worker's part to those of all workers' together."""
 
     def widened(axis: int, size: int, part: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype), part)
 
-    sizes = (num_envs, num_envs, num_envs, num_envs, num_workers)
+    sizes = (num_lanes, num_lanes, num_lanes, num_lanes, num_workers)
     return Filled._make(map(widened, SHARED, sizes, rows))
 
 
@@ -148,14 +160,14 @@ def part_of(rows: Filled, job: WorkerJob) -> Filled:
     def cut(axis: int, which: slice, part: PyTree) -> PyTree:
         return jax.tree.map(lambda x: x[(slice(None),) * axis + (which,)], part)
 
-    envs = slice(job.first_id, job.first_id + job.num_envs)
-    return Filled._make(map(cut, SHARED, (envs, envs, envs, envs, slice(job.worker, job.worker + 1)), rows))
+    lanes = job.lanes
+    return Filled._make(map(cut, SHARED, (lanes, lanes, lanes, lanes, slice(job.worker, job.worker + 1)), rows))
 
 
 def rollout_of(rows: Filled, version: np.ndarray, first_id: int = 0) -> Rollout:
     """Convert to a ``Rollout``; ``version``, i32[num_seeds] or [num_seeds, B], is that of the parameters that acted."""
-    num_seeds, _, num_envs = rows.came.reward.shape
-    env_id: Any = np.broadcast_to(first_id + np.arange(num_envs, dtype=np.int32), (num_seeds, num_envs))
+    num_seeds, _, num_lanes = rows.came.reward.shape
+    env_id: Any = np.broadcast_to(first_id + np.arange(num_lanes, dtype=np.int32), (num_seeds, num_lanes))
     versions: Any = np.broadcast_to(version.reshape(num_seeds, -1), env_id.shape)
     return to_rollout(rows.inputs, rows.acted, rows.came, rows.carry, env_id, versions)
 

@@ -109,10 +109,11 @@ class ActorPool:
 
             settings: dict[str, Any] = {"placement": placement, "timeout": timeout, "insecure": insecure}
             open_transport = partial(RayTransport, **settings, note=note, log_folder=log_folder)
-        self.watch, self.metrics = Stopwatch(), jax.jit(over_seeds(self.num_seeds)(episode_metrics))
+        of_episodes = partial(episode_metrics, num_agents=agent.env.num_agents)
+        self.watch, self.metrics = Stopwatch(), jax.jit(over_seeds(self.num_seeds)(of_episodes))
         self.dispatcher = Dispatcher(
             self.members,
-            agent.num_envs,
+            agent.num_lanes,
             open_transport,
             newest=clock == "async",
             by_parts=clock == "async" and gradients,
@@ -152,7 +153,7 @@ class ActorPool:
         [num_seeds, ...]."""
         ticket, member, rows = self.dispatcher.next_part()
         self._note_time()
-        rollout = rollout_of(rows, ticket.acted[member.job.worker], member.job.first_id)
+        rollout = rollout_of(rows, ticket.acted[member.job.worker], member.job.lanes.start)
         gradient = jax.tree.map(lambda x: x[:, 0], rows.gradient)
         return rollout, self.metrics(rows.came) | ticket.losses[member.job.worker], gradient
 
@@ -172,7 +173,7 @@ class ActorPool:
         rows = self.dispatcher.result(ticket)
         self._note_time()
         parts = zip(ticket.acted, self.members, strict=True)
-        version = np.concatenate([np.repeat(acted[:, None], member.job.num_envs, 1) for acted, member in parts], 1)
+        version = np.concatenate([np.repeat(acted[:, None], member.job.num_lanes, 1) for acted, member in parts], 1)
         rollout, episodes = rollout_of(rows, version), self.metrics(rows.came)
         if self.cuts:
             episodes |= cut_rows(ticket.rows, [member.job.num_envs for member in self.members], *rows.came.reward.shape[:2])
@@ -216,6 +217,7 @@ def _members(
             first_id=first_id,
             offset=offset,
             num_envs=num_envs,
+            num_agents=agent.env.num_agents,
             after=None,
             num_threads=num_threads,
             gradients=gradients,

@@ -50,6 +50,10 @@ def check_sampler(agent: Agent, name: str) -> str:
             "learner: leave sampler out"
         )
     _refuse_population(agent, f"sampler={name!r}")
+    if agent.env.num_agents and name in ("async", "xla"):
+        raise ValueError(
+            f"sampler={name!r} is for environments of one agent, and {agent.env.name} has {agent.env.num_agents}: use another"
+        )
     if name == "async":
         _refuse_lag(agent, "sampler='async' begins rollouts with older parameters", "use another sampler")
     if name != "xla" and agent.num_envs % 2:

@@ -63,7 +63,7 @@ class MemberPlayer:
                 envs.reset()
             carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(numbers), *x.shape)), agent.algorithm.initial_carry(size))
             moments = jax.tree.map(of_members, start.moments)
-            result = Evaluation(*envs.episode, envs.done)  # type: ignore[arg-type]
+            result = Evaluation(*start[:3])
             for t in range(agent.rollout_length):
                 with self.watch("inference"):
                     inputs, playing = jax.tree.map(of_members, (envs.input, ~result.finished))

@@ -22,19 +22,19 @@ class RolloutBuffer:
     with them after the call has returned; and the caller may keep the rollout.
     """
 
-    def __init__(self, lead: tuple[int, ...], num_rows: int, num_envs: int, arrays: Mapping[str, PyTree] | None = None) -> None:
+    def __init__(self, lead: tuple[int, ...], num_rows: int, num_lanes: int, arrays: Mapping[str, PyTree] | None = None) -> None:
         """Initialize the buffer; ``arrays`` is existing memory, by the names used in ``write``."""
-        self._lead, self._shape = lead, (num_rows, num_envs)
+        self._lead, self._shape = lead, (num_rows, num_lanes)
         self._arrays: dict[str, PyTree] = dict(arrays or {})
 
     def write(self, name: str, index: Index, tree: PyTree, more_rows: int = 0) -> None:
-        """Write arrays [*lead, B, ...] of some environments at ``index``.
+        """Write arrays [*lead, B, ...] of some lanes at ``index``.
 
         The first write of a name defines shapes and dtypes, and the number of rows: those of the rollout and ``more_rows``.
         """
         if name not in self._arrays:
-            num_rows, num_envs = self._shape
-            shape, axes = (*self._lead, num_rows + more_rows, num_envs), len(self._lead) + 1
+            num_rows, num_lanes = self._shape
+            shape, axes = (*self._lead, num_rows + more_rows, num_lanes), len(self._lead) + 1
             self._arrays[name] = jax.tree.map(lambda x: np.empty((*shape, *x.shape[axes:]), x.dtype), tree)
 
         for array, x in zip(jax.tree.leaves(self._arrays[name]), jax.tree.leaves(tree), strict=True):

@@ -45,16 +45,20 @@ INPUTS, ACTED, CAME = "inputs", "acted", "came"
 
 
 class EnvGroup:
-    """Environments that step together: the same ones for each seed, [*lead, B], covering ``part`` of a rollout's
-    environments."""
+    """Environments that step together: the same ones for each seed, [*lead, B], covering ``part`` of a rollout's lanes."""
 
     def __init__(self, agent: Agent, seeds: int | Sequence[int], first_id: int, part: slice, watch: Stopwatch) -> None:
         self.watch = watch
-        self.part, self.num_envs = part, part.stop - part.start
+        """
+        Args:
+          first_id: id of the first environment of the rollout.
+        """
+        self.part, self.num_lanes = part, part.stop - part.start
         self.lead: tuple[int, ...] = np.shape(seeds)[:1]
-        self.envs = Stepper(host_env(agent), self.num_envs, seeds, first_id + part.start)
-        self.env_id = first_id + part.start + jnp.arange(self.num_envs, dtype=jnp.int32)
-        carry = agent.algorithm.initial_carry(self.num_envs)
+        env, each = host_env(agent), max(1, agent.env.num_agents)
+        self.envs = Stepper(env, self.num_lanes // each, seeds, first_id + part.start // each)
+        self.env_id = first_id * each + part.start + jnp.arange(self.num_lanes, dtype=jnp.int32)
+        carry = agent.algorithm.initial_carry(self.num_lanes)
         self.carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (*self.lead, *x.shape)), carry)
 
     def reset(self) -> None:
@@ -84,8 +88,8 @@ class EnvGroup:
         return (*(slice(None) for _ in self.lead), t, self.part)
 
     def _of_seeds(self, batch: PyTree) -> Any:
-        """Reshape a batch over the environments of all seeds to have an axis of seeds."""
-        return jax.tree.map(lambda x: np.asarray(x).reshape(*self.lead, self.num_envs, *x.shape[1:]), batch)
+        """Reshape a batch over the lanes of all seeds to have an axis of seeds."""
+        return jax.tree.map(lambda x: np.asarray(x).reshape(*self.lead, self.num_lanes, *x.shape[1:]), batch)
 
 
 class HostSampler:
@@ -109,16 +113,17 @@ class HostSampler:
         """
         self.lead: tuple[int, ...] = np.shape(seed)[:1]
         over = over_seeds(*self.lead or (None,))
-        self.num_envs = agent.num_envs if num_envs is None else num_envs
+        each, num_envs = max(1, agent.env.num_agents), agent.num_envs if num_envs is None else num_envs
+        self.num_lanes = num_envs * each
         self.num_rows = agent.rollout_length
-        self.env_id = first_id + jnp.arange(self.num_envs, dtype=jnp.int32)
+        self.env_id = first_id * each + jnp.arange(self.num_lanes, dtype=jnp.int32)
         self.act = CompiledCall(jax.jit(over(partial(_act, agent.algorithm), in_axes=(0, 0, 0, None, 0, None))))
         self.row_keys = jax.jit(over(partial(row_keys, num_rows=self.num_rows)))
-        self.metrics = jax.jit(over(episode_metrics))
+        self.metrics = jax.jit(over(partial(episode_metrics, num_agents=agent.env.num_agents)))
         self.watch, self.groups = Stopwatch(), list[EnvGroup]()
-        size = self.num_envs // num_groups
+        size = num_envs // num_groups * each
         try:
-            for start in range(0, self.num_envs, size):
+            for start in range(0, self.num_lanes, size):
                 self.groups.append(EnvGroup(agent, seed, first_id, slice(start, start + size), self.watch))
                 if num_groups > 1 and not self.groups[0].envs.in_background:
                     raise not_in_background(agent, "alternating")
@@ -129,9 +134,9 @@ class HostSampler:
             raise
 
     def collect(self, policy: Policy, key: Key) -> tuple[Rollout, Metrics]:
-        buffer = RolloutBuffer(self.lead, self.num_rows, self.num_envs)
+        buffer = RolloutBuffer(self.lead, self.num_rows, self.num_lanes)
         first_carry = self.fill(buffer, policy, key)
-        env_id: Any = np.broadcast_to(self.env_id, (*self.lead, self.num_envs))
+        env_id: Any = np.broadcast_to(self.env_id, (*self.lead, self.num_lanes))
         version: Any = np.broadcast_to(np.asarray(policy.version, np.int32)[..., None], env_id.shape)
         outcome = buffer.read(CAME)
         rollout = to_rollout(buffer.read(INPUTS), buffer.read(ACTED), outcome, first_carry, env_id, version)

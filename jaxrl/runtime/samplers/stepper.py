@@ -9,6 +9,7 @@ import numpy as np
 import tree
 
 from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.rollout.agents import all_over, as_lanes, by_agent, row_as_lanes, together
 from jaxrl.rollout.autoreset import StepOutcome, expand_mask, finish_step, first_input, no_episode
 from jaxrl.runtime.samplers.host_envs import SeedBatch
 from jaxrl.spaces.action_masks import MASK_KEY, nothing_allowed
@@ -20,7 +21,7 @@ def copied(arrays: PyTree) -> PyTree:
 
 
 class Stepper:
-    """Running host environments, and the state of their episodes.
+    """Running host environments, and the state of their episodes. Of several agents each is a lane (``jaxrl.rollout.agents``).
 
     Arrays are copied on receipt, since an environment may write the next row into the same memory. Episodes end at
     ``max_episode_steps``, whether or not the environments know that limit.
@@ -37,22 +38,24 @@ class Stepper:
         seeds = [seed] if isinstance(seed, int | np.integer) else seed
         self._env, self._evaluation = env, evaluation
         self._envs = SeedBatch(env, num_envs, seeds, first_id, evaluation=evaluation)
-        self._env_id = np.tile(first_id + np.arange(num_envs), len(seeds))
-        num_envs = len(self._env_id)
+        self._agents = env.num_agents
+        self._env_id = np.tile(first_id + np.arange(num_envs), len(seeds)).repeat(max(1, env.num_agents))
+        num_lanes = len(self._env_id)
         self.in_background = self._envs.in_background
         """The environments step between ``send`` and ``recv``."""
-        self.done = np.zeros(num_envs, bool)
-        self._cut = self.done
-        """Mask of episodes that ended at a limit unknown to the environments, which must therefore be reset explicitly."""
-        self.episode = no_episode(num_envs)
+        self.over: Any = np.zeros(num_lanes, bool)
+        self._cut: Any = all_over(self.over, env.num_agents)
+        """Mask of environments whose episodes ended at a limit unknown to them, which must therefore be reset explicitly."""
+        self.episode = no_episode(num_lanes)
 
     def reset(self) -> None:
         """Start all episodes; ``input`` is then that of their first rows."""
-        self.input = first_input(copied(self._envs.reset()), self._env.action_space, len(self.done))
-        check_mask(self._env, self.input.obs, self.done, self._env_id)
+        obs = as_lanes(copied(self._envs.reset()), self._agents)
+        self.input = first_input(obs, self._env.action_space, len(self.over))
+        check_mask(self._env, self.input.obs, self.over, self._env_id)
 
     def step(self, action: np.ndarray) -> StepOutcome:
-        """Execute one row; ``input``, ``done`` and ``episode`` are then those after it."""
+        """Execute one row; ``input``, ``over`` and ``episode`` are then those after it."""
         self.send(action)
         return self.recv()
 
@@ -60,23 +63,30 @@ class Stepper:
         """Begin a row, to be completed by ``recv``. Environments that step in the background do so in between."""
         self._action = action
         check_seen(self._env, self.input.obs, action, self._env_id)
-        self._envs.send(action)
+        self._envs.send(by_agent(action, self._agents))
 
     def recv(self, keep: Callable[[PyTree], PyTree] = copied) -> StepOutcome:
         """Return the row begun by ``send``; ``keep`` is applied to its arrays, which the next step may overwrite."""
         reached, action = self._envs.recv(), self._action
         check_flags(self._env, reached)
         reached = reached._replace(obs=keep(reached.obs), info=keep(reached.info))
-        done = self.done | self._envs.begun_anew()
+        over: Any = self.over | self._lost()
         if self._cut.any():
             reached = reached._replace(obs=self._begin_anew(reached.obs))
-            done |= self._envs.begun_anew()
-        self.input, row = finish_step(done, self.episode, action, reached, self._env.max_episode_steps)  # type: ignore[arg-type]
+            over |= self._lost()
+        reached = row_as_lanes(reached, self._agents)
+        self.input, row = finish_step(over, self.episode, action, reached, self._env.max_episode_steps, self._agents)
         if not self._evaluation:
-            self._cut = np.logical_and(row.truncated, np.logical_not(reached.truncated))
-        self.done, self.episode = np.asarray(row.done), row.episode
-        check_mask(self._env, self.input.obs, self.done, self._env_id)
+            at_limit: Any = np.logical_and(row.truncated, np.logical_not(reached.truncated))
+            self._cut = together(at_limit, self._agents).any(-1)
+        self.over, self.episode = np.asarray(row.over), row.episode
+        check_mask(self._env, self.input.obs, self.over, self._env_id)
         return row
+
+    def _lost(self) -> Any:
+        """Return the mask of lanes in environments that were lost and began anew."""
+        lost = self._envs.begun_anew()
+        return lost.repeat(max(1, self._agents)) if isinstance(lost, np.ndarray) else lost
 
     def render(self) -> np.ndarray:
         """Return images of the current states, for environments opened by ``HostEnv.open_render``."""
@@ -102,7 +112,7 @@ def check_flags(env: HostEnv, reached: HostStep) -> None:
     shape = np.shape(reached.reward)
     for name in ("terminated", "truncated"):
         flags = np.asarray(getattr(reached, name))
-        if flags.dtype.kind not in "biu" or flags.shape != shape:
+        if flags.dtype.kind not in "biu" or flags.shape not in (shape, shape[:1]):
             shown = f"{flags.dtype}{list(flags.shape)}" if flags.ndim else repr(getattr(reached, name))
             raise EnvironmentFailed(f"{env.name}: step gave {name}={shown}; it must be an array bool{list(shape)}")
 
@@ -122,11 +132,11 @@ def check_seen(env: HostEnv, obs: PyTree, action: np.ndarray, env_id: np.ndarray
         )
 
 
-def check_mask(env: HostEnv, obs: PyTree, done: np.ndarray, env_id: np.ndarray) -> None:
+def check_mask(env: HostEnv, obs: PyTree, over: np.ndarray, env_id: np.ndarray) -> None:
     """Check that no mask forbids all actions in an unfinished episode. A compiled policy cannot report this and would diverge."""
     nothing: Any = nothing_allowed(obs, env.action_space)
-    if nothing is not None and (nothing & ~done).any():
-        where = np.unique(env_id[nothing & ~done])
+    if nothing is not None and (nothing & ~over).any():
+        where = np.unique(env_id[nothing & ~over])
         raise ValueError(
             f"{env.name}: {MASK_KEY} forbids every action in environments {', '.join(map(str, where[:8]))}"
             f"{', …' if where.size > 8 else ''}: allow one in each dimension, or end the episode there"

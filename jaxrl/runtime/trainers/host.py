@@ -20,6 +20,7 @@ from jaxrl.metrics import merge
 from jaxrl.replay.dataset import Dataset
 from jaxrl.replay.dataset_replay import with_attached
 from jaxrl.replay.size import replay_bytes
+from jaxrl.rollout.agents import num_environment_rows
 from jaxrl.rollout.play import Evaluation
 from jaxrl.runtime.checkpoint.convert_states import mark_discontinuity
 from jaxrl.runtime.distributed.group import current
@@ -77,7 +78,7 @@ class HostLearner:
         self.observe = InPlace(algorithm, algorithm.observe, num_seeds) if algorithm.observe else None
         self.learn = InPlace(algorithm, self._learn, num_seeds, data)
         self.iteration_key: Callable[..., Key] = jax.jit(over(jax.random.fold_in))
-        self.count = jax.jit(lambda valid: valid.sum((-2, -1), dtype=jnp.int32))
+        self.count = jax.jit(partial(num_environment_rows, num_agents=agent.env.num_agents))
 
     def init(self, key: Key, hyperparams: Any = None) -> AgentState:
         """Return a new state, warmed up."""

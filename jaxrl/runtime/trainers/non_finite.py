@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.agent import environment_ids
+from jaxrl.agent import lane_ids
 from jaxrl.replay.stored import ring_rows
 from jaxrl.rollout.collect import collect
 from jaxrl.types import Agent, AgentState, Algorithm, Array, PyTree, Rollout
@@ -78,7 +78,7 @@ def of_next_rollout(agent: Agent, state: AgentState) -> Suspects:
         devices = 1 if agent.axis_name is None else jax.lax.axis_size(agent.axis_name)
         return Suspects(*jnp.zeros((2, agent.num_envs // devices), bool))
     env: Any = agent.env
-    env_id = environment_ids(state.actor.done.shape[0], agent.axis_name)
+    env_id = lane_ids(state.actor.done.shape[0], agent.axis_name)
     policy, key = algorithm.policy(state.learner), fold_in(state.key, state.iteration)
     _, rollout, _ = collect(algorithm, env, policy, state.actor, state.env_params, env_id, key, agent.rollout_length)
     stored = of_replay(algorithm, state.learner)

@@ -61,7 +61,8 @@ def list_presets() -> None:
         for preset in PRESETS.values()
     ]
     show_table(columns, rows)
-    print(f"\n{len(PRESETS)} presets; steps are per seed, and updates where a dataset is named. jaxrl presets NAME prints the command of one.")
+    print(f"\n{len(PRESETS)} presets; steps are per seed, and updates where a dataset is named.")
+    print("jaxrl presets NAME prints the command of one.")
 
 
 def print_preset(preset: Preset) -> None:

@@ -176,7 +176,7 @@ def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Ma
 
 
 def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any], file: str | None) -> type:
-    """Add ``--model``, ``--critic`` for an algorithm with critics, and ``--data``, with this file as the default, to the flags."""
+    """Add ``--model``, ``--critic`` for an algorithm with critics, and ``--data``, by default ``file``, to the flags."""
     entry = ALGORITHMS[algorithm]
     networks = {"model": entry.network, "critic": "action_value"}
     fields = list[tuple[str, Any, Any]]()
