@@ -1,6 +1,6 @@
-"""Fine-tuning: IQL learns from a dataset and goes on in the environment. The scores before and at the end, and the dip between.
+"""Fine-tuning: IQL learns from a dataset and continues in the environment. The scores before and at the end, and the dip between.
 
-Each seed learns offline once, and goes on from there in two ways: with a share of each batch from the data, and without.
+Each seed learns offline once, and continues from there in two ways: with a share of each batch from the data, and without.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MIXED, ALONE = 0.5, 0.0
 LEAST_GAIN, MOST_DIP = 0.1, 0.1
 """Required gain of the final score over the offline one, and allowed dip below it: shares of the offline score."""
 EVALUATIONS = 20
-"""Evaluations of a run that goes on, after the one before its first row."""
+"""Evaluations of a run that continues, after the one before its first row."""
 
 
 class Case(NamedTuple):
-    """What is learnt from, and for how long."""
+    """Dataset and lengths of a measurement."""
 
     data: str = "halfcheetah-replay"
     """Name of a dataset of ``benchmarks.recipes``."""
@@ -48,7 +48,7 @@ class Case(NamedTuple):
 
 
 def measure(out: Path, work: Path, datasets: Path, case: Case = Case(), *, quiet: bool = False) -> dict[str, Any]:  # noqa: B008
-    """Learn offline, go on in both ways, and write ``out/fine_tuning.json``. Interrupted runs resume from ``work``."""
+    """Learn offline, continue in both ways, and write ``out/fine_tuning.json``. Interrupted runs resume from ``work``."""
     check_datasets([case.data], datasets)
     request_cpu_devices()
     enable_compilation_cache()
@@ -95,7 +95,7 @@ def changes(result: Mapping[str, Any], way: str) -> tuple[float, float]:
     found = result["online"][way]
     history = {EVALUATION_RETURN: np.array(found["returns"]), "rows": np.array(found["rows"])}
     seen = dip(history, result["case"]["rows"])
-    assert seen is not None, "a run that goes on has an evaluation before its first row and in its first tenth"
+    assert seen is not None, "a run that continues has an evaluation before its first row and in its first tenth"
     before, lowest = seen
     return (np.mean(found["returns"][-1]) - before) / abs(before), (before - lowest) / abs(before)
 

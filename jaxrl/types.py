@@ -2,7 +2,7 @@
 
 Each type is a NamedTuple of arrays or a NamedTuple of pure functions, typed by the Protocols below. Shapes are written
 ``f32[B]``. ``B`` is the number of environments and ``T`` the number of rows in a rollout; ``[]`` is one environment, unbatched.
-In an environment of several agents each is a lane of its own, so ``B`` is the number of environments times that of agents.
+With several agents in an environment, each is a lane, so ``B`` is the number of environments times that of agents.
 
 Rows follow the NEXT_STEP convention of Gymnasium and envpool. When an episode ends at row t, ``inputs[t + 1].obs`` is the true
 last observation. Row t + 1 is the reset row: its action is ignored, its reward is 0 and ``valid`` is False. Then

@@ -69,7 +69,7 @@ class AgentConfig(abc.ABC):
         return self
 
     def as_lanes(self, num_agents: int) -> Self:
-        """Return the settings for environments of several agents, each of which is a lane, as an algorithm sees them; here
+        """Return the settings as an algorithm sees them if environments have several agents, where each is a lane; here
         themselves."""
         return self
 
@@ -136,7 +136,7 @@ class ReplayConfig(RolloutConfig):
 
     def as_lanes(self, num_agents: int) -> Self:
         lanes = super().as_lanes(num_agents)
-        size = max(1, self.buffer_size // lanes.num_envs) * lanes.num_envs  # the default is no multiple of every number
+        size = max(1, self.buffer_size // lanes.num_envs) * lanes.num_envs  # the default may not be a multiple
         return dataclasses.replace(lanes, buffer_size=size)
 
     @property

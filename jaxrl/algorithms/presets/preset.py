@@ -72,7 +72,7 @@ class Preset(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """What ``total_steps`` counts."""
+        """Unit of ``total_steps``."""
         return "updates" if self.dataset else "steps"
 
     def command(self) -> str:

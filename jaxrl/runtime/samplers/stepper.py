@@ -9,7 +9,7 @@ import numpy as np
 import tree
 
 from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.rollout.agents import all_over, as_lanes, by_agent, row_as_lanes, together
+from jaxrl.rollout.agents import as_lanes, by_agent, row_as_lanes, together
 from jaxrl.rollout.autoreset import StepOutcome, expand_mask, finish_step, first_input, no_episode
 from jaxrl.runtime.samplers.host_envs import SeedBatch
 from jaxrl.spaces.action_masks import MASK_KEY, nothing_allowed
@@ -44,7 +44,7 @@ class Stepper:
         self.in_background = self._envs.in_background
         """The environments step between ``send`` and ``recv``."""
         self.over: Any = np.zeros(num_lanes, bool)
-        self._cut: Any = all_over(self.over, env.num_agents)
+        self._cut: Any = np.zeros(num_lanes // max(1, env.num_agents), bool)
         """Mask of environments whose episodes ended at a limit unknown to them, which must therefore be reset explicitly."""
         self.episode = no_episode(num_lanes)
 
@@ -70,22 +70,22 @@ class Stepper:
         reached, action = self._envs.recv(), self._action
         check_flags(self._env, reached)
         reached = reached._replace(obs=keep(reached.obs), info=keep(reached.info))
-        over: Any = self.over | self._lost()
+        lost = self._lost()
         if self._cut.any():
             reached = reached._replace(obs=self._begin_anew(reached.obs))
-            over |= self._lost()
-        reached = row_as_lanes(reached, self._agents)
-        self.input, row = finish_step(over, self.episode, action, reached, self._env.max_episode_steps, self._agents)
+            lost = lost | self._lost()
+        over, reached = self.over | lost, row_as_lanes(reached, self._agents)
+        self.input, row = finish_step(over, self.episode, action, reached, self._env.max_episode_steps, self._agents)  # type: ignore[arg-type]
         if not self._evaluation:
             at_limit: Any = np.logical_and(row.truncated, np.logical_not(reached.truncated))
             self._cut = together(at_limit, self._agents).any(-1)
-        self.over, self.episode = np.asarray(row.over), row.episode
+        self.over, self.episode = row.over, row.episode
         check_mask(self._env, self.input.obs, self.over, self._env_id)
         return row
 
     def _lost(self) -> Any:
         """Return the mask of lanes in environments that were lost and began anew."""
-        lost = self._envs.begun_anew()
+        lost: Any = self._envs.begun_anew()
         return lost.repeat(max(1, self._agents)) if isinstance(lost, np.ndarray) else lost
 
     def render(self) -> np.ndarray:
