@@ -64,7 +64,7 @@ class RenderFn(Protocol):
         The function is never traced, so it may use Pillow, matplotlib or NumPy.
 
         Args:
-          action: the action that led to ``env_state``, or None at the start of an episode.
+          action: the action that led to ``env_state``, of all agents if there are several, or None at the start of an episode.
         """
         ...
 

@@ -10,7 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.types import Env, TimeStep
+from jaxrl.types import Env, HostEnv, TimeStep
+from tests.helpers.hosted import hosted
 
 
 def copies(env: Env, number: int) -> Env:
@@ -66,3 +67,14 @@ def mortal(lives: tuple[int, ...] = LIVES, *, truncates: tuple[bool, ...] = (), 
     assert isinstance(like, Env)
     space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     return Env(reset, step, space, spaces.Discrete(2), name="mortal", num_agents=len(lives))
+
+
+def hosted_mortal() -> HostEnv:
+    return hosted(mortal())
+
+
+def wanderers(steps: int = 5) -> Env:
+    """Return three Pendulums with episodes of equal length that begin at random, with a Box of actions."""
+    env = jaxrl.make_env("Pendulum-v1")
+    assert isinstance(env, Env)
+    return copies(env._replace(max_episode_steps=steps), 3)

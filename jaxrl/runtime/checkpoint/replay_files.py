@@ -100,10 +100,12 @@ def _open(path: Path, file: Arrays, agent: Agent) -> tuple[list[Column], Any]:
                 f"{path}: {_name(where)} is {show_shapes(column)}, but for {agent.env.name} it must be {show_shapes(wanted)}: "
                 "use an environment with the same spaces as the one that the rows come from"
             )
-    count, num_envs = leading
-    if num_envs != agent.num_envs:
+    count, num_lanes = leading
+    if num_lanes != agent.num_lanes:
+        each = max(1, agent.env.num_agents)
         raise ValueError(
-            f"{path} holds rows of {num_envs} environments: build the agent with num_envs={num_envs}, not {agent.num_envs}"
+            f"{path} holds rows of {num_lanes / each:g} environments: build the agent with num_envs={num_lanes / each:g}, not "
+            f"{agent.num_envs}"
         )
     if count < agent.rollout_length:
         raise ValueError(f"{path} holds {count} rows per environment: build the agent with a rollout_length of at most that")

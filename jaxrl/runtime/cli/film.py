@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl.rollout.agents import lanes_of
+from jaxrl.rollout.autoreset import StepOutcome
 from jaxrl.rollout.collect import advance, init_actor
 from jaxrl.runtime.cli.flags import PlayOptions
 from jaxrl.runtime.console.progress import number
@@ -25,7 +27,7 @@ PAUSE = 1.0
 
 
 class Moment(NamedTuple):
-    """One step of an episode, or its first observation."""
+    """One step of an episode, or its first observation. Observations and actions of several agents are [A, ...]."""
 
     scene: Any
     """State from which an environment is drawn (see ``rendering.Drawing``)."""
@@ -34,6 +36,7 @@ class Moment(NamedTuple):
     action: Any = None
     """Action of the step."""
     reward: float = 0.0
+    """Reward of the step, the mean over agents."""
     ended: bool = False
 
 
@@ -76,24 +79,27 @@ def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
     reset_key, row_key = jax.random.split(key)
 
     @jax.jit
-    def start(env_id: Any) -> Any:
-        return init_actor(algorithm, env, reset_key, env_id, env.params)
+    def start(lanes: Any) -> Any:
+        return init_actor(algorithm, env, reset_key, lanes, env.params)
 
     @jax.jit
-    def step(policy: Policy, actor: Any, env_id: Any, time: Any) -> Any:
+    def step(policy: Policy, actor: Any, lanes: Any, time: Any) -> Any:
         act_key, step_key, unused = jax.random.split(jax.random.fold_in(row_key, time), 3)
-        carry, action, _ = algorithm.act(policy, actor.carry, actor.input, env_id, act_key, explore=explore)
-        actor, row = advance(env, actor, carry, action, env.params, env_id, step_key, unused)
+        carry, action, _ = algorithm.act(policy, actor.carry, actor.input, lanes, act_key, explore=explore)
+        actor, row = advance(env, actor, carry, action, env.params, lanes, step_key, unused)
         return actor, action, row
 
+    def scene(actor: Any) -> Any:
+        return jax.tree.map(lambda x: x[0], actor.env_state)
+
     def play(episode: int) -> Iterator[Moment]:
-        env_id = np.array([episode], np.int32)
-        actor = start(env_id)
-        yield Moment(*_first((actor.env_state, actor.input.obs)))
+        lanes: Any = lanes_of(np.array([episode], np.int32), env.num_agents)  # type: ignore[arg-type]
+        actor = start(lanes)
+        yield Moment(scene(actor), _only(actor.input.obs, env.num_agents))
         for time in count():
-            actor, action, row = step(policy, actor, env_id, np.int32(time))
-            yield Moment(*_first((actor.env_state, actor.input.obs, np.asarray(action), row.reward, row.done)))
-            if row.done[0]:
+            actor, action, row = step(policy, actor, lanes, np.int32(time))
+            yield _moment(scene(actor), actor.input.obs, np.asarray(action), row, env.num_agents)
+            if row.over.all():
                 return
 
     return play
@@ -111,14 +117,15 @@ def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
         envs = Stepper(shown, 1, int(jax.random.randint(reset_key, (), 0, 2**31 - 1)), evaluation=True)
         try:
             envs.reset()
-            carry = algorithm.initial_carry(1)
-            yield Moment(envs, _first(envs.input.obs))
+            lanes: Any = np.arange(max(1, env.num_agents), dtype=np.int32)
+            carry = algorithm.initial_carry(len(lanes))
+            yield Moment(envs, _only(envs.input.obs, env.num_agents))
             for time in count():
-                carry, action, _ = act(policy, carry, envs.input, np.zeros(1, np.int32), jax.random.fold_in(row_key, time))
+                carry, action, _ = act(policy, carry, envs.input, lanes, jax.random.fold_in(row_key, time))
                 action = np.asarray(action)
                 row = envs.step(action)
-                yield Moment(envs, *_first((envs.input.obs, action, row.reward, row.done)))
-                if row.done[0]:
+                yield _moment(envs, envs.input.obs, action, row, env.num_agents)
+                if row.over.all():
                     return
         finally:
             envs.close()
@@ -126,6 +133,11 @@ def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
     return play
 
 
-def _first(batch: Any) -> Any:
-    """Return the only row of a batch."""
-    return jax.tree.map(lambda x: x[0], batch)
+def _moment(scene: Any, obs: Any, action: np.ndarray, row: StepOutcome, num_agents: int) -> Moment:
+    obs, action = _only((obs, action), num_agents)
+    return Moment(scene, obs, action, float(row.reward.mean()), bool(row.over.all()))
+
+
+def _only(lanes: Any, num_agents: int) -> Any:
+    """Return what the lanes of one environment hold: [A, ...], or without agents the only row."""
+    return lanes if num_agents else jax.tree.map(lambda x: x[0], lanes)

@@ -114,7 +114,7 @@ def behaving(agent: Agent, explore: bool, at_random: int) -> Algorithm:
     ) -> tuple[PyTree, Array, PyTree]:
         carry, action, _ = algorithm.act(policy, carry, inputs, env_id, fold_in(key, 0), explore=chosen)
         drawn = jax.vmap(lambda key: random_action(agent.env.action_space, key))(fold_each(fold_in(key, 1), env_id))
-        where = (env_id < at_random).reshape(-1, *[1] * (action.ndim - 1))
+        where = (env_id < at_random * max(1, agent.env.num_agents)).reshape(-1, *[1] * (action.ndim - 1))
         return carry, jnp.where(where, drawn.astype(action.dtype), action), {}
 
     return algorithm._replace(act=act)
@@ -131,7 +131,7 @@ def rollouts(agent: Agent, policy: Policy, key: Key, seed: int) -> Generator[Rol
                 number += 1
         finally:
             sampler.close()
-    env, env_id = agent.env, jnp.arange(agent.num_envs, dtype=jnp.int32)
+    env, env_id = agent.env, jnp.arange(agent.num_lanes, dtype=jnp.int32)
 
     @jax.jit
     def start(key: Key) -> Any:

@@ -186,7 +186,7 @@ class HostDriver:
         """Error that stopped the last ``iterate`` early; None if it did not stop early."""
         self.done = 0
         """Iterations that the last ``iterate`` completed."""
-        self.found = Suspects(*np.zeros((2, len(self.seeds), agent.num_envs), bool))
+        self.found = Suspects(*np.zeros((2, len(self.seeds), agent.num_lanes), bool))
         """Suspects found in the rollouts that broke seeds."""
 
     def init(self, hyperparams: Any = None) -> AgentState:

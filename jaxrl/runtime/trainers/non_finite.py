@@ -10,13 +10,15 @@ import numpy as np
 
 from jaxrl.agent import lane_ids
 from jaxrl.replay.stored import ring_rows
+from jaxrl.rollout.agents import together
 from jaxrl.rollout.collect import collect
 from jaxrl.types import Agent, AgentState, Algorithm, Array, PyTree, Rollout
 from jaxrl.xla.fast_random import fold_in
 
 
 class Suspects(NamedTuple):
-    """Masks bool[B] of environments. The results of a non-finite action are not the environment's fault and do not count."""
+    """Masks bool[B] of environments, or of the agents in them. The results of a non-finite action are not the environment's fault
+    and do not count."""
 
     obs: Any
     """An observation is NaN or infinite."""
@@ -34,12 +36,12 @@ class Suspects(NamedTuple):
                 mask[i] = False
                 mask[i, of_seed.env_id] = found
 
-    def in_words(self) -> str | None:
+    def in_words(self, num_agents: int = 0) -> str | None:
         """Return a text such as ``environments 3, 5 gave observations that are NaN or infinite``, or None if there are no
         suspects."""
         parts = []
         for kind, mask in (("observation", self.obs), ("reward", self.reward)):
-            ids = np.flatnonzero(mask).tolist()
+            ids = np.flatnonzero(together(mask, num_agents).any(-1)).tolist()
             if ids:
                 shown = ", ".join(map(str, ids[:8])) + ", …" * (len(ids) > 8)
                 parts.append(f"environment{'s' * (len(ids) > 1)} {shown} gave {kind}s that are NaN or infinite")

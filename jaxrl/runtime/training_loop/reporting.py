@@ -25,19 +25,19 @@ def names(seeds: Sequence[int], chosen: np.ndarray) -> str:
     return ", ".join(map(str, np.array(seeds)[chosen]))
 
 
-def divergence(seeds: Sequence[int], new: np.ndarray, suspects: Suspects | None, rows: int) -> Iterator[str]:
+def divergence(seeds: Sequence[int], new: np.ndarray, suspects: Suspects | None, rows: int, num_agents: int = 0) -> Iterator[str]:
     """Yield a line for each seed that diverged because of an environment, and a line for all other seeds that diverged.
 
     Args:
       new: bool[num_seeds], seeds that diverged now.
-      suspects: [num_seeds, num_envs]; None if unknown.
+      suspects: [num_seeds, B]; None if unknown.
       rows: rows per seed so far.
     """
     frozen = "frozen in its state from before, and excluded from here on"
     unknown = new.copy()
     for i in map(int, np.flatnonzero(new)) if suspects else ():
         assert suspects is not None
-        if said := Suspects(suspects.obs[i], suspects.reward[i]).in_words():
+        if said := Suspects(suspects.obs[i], suspects.reward[i]).in_words(num_agents):
             unknown[i] = False
             yield (
                 f"seed {seeds[i]}: {said} by step {rows:,}, and so are its losses or parameters: {frozen}; fix the environment, "

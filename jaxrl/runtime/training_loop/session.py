@@ -320,7 +320,7 @@ class Session:
         if new.any():
             look = getattr(self.driver, "suspects", None)
             suspects = look and self.fetch(look(states, new))
-            for line in divergence(self.seeds, new, suspects, self.rows):
+            for line in divergence(self.seeds, new, suspects, self.rows, self.driver.agent.env.num_agents):
                 self.progress.note(line)
 
     def finish(self, states: PyTree, title: str) -> str:
