@@ -63,12 +63,14 @@ def env_seeds(seed: int, num_envs: int, first_id: int = 0) -> list[int]:
     return [int(np.random.SeedSequence([seed, first_id + i]).generate_state(1)[0] >> 1) for i in range(num_envs)]
 
 
-def check_actions(label: str, space: spaces.Space, action: Any, num_envs: int) -> np.ndarray:
-    """Return ``action`` as an array [num_envs, ...]. Raise ValueError or TypeError if it is not in ``space``, Box or discrete."""
-    array = np.asarray(action)
-    shape = (num_envs, *(space.shape or ()))
+def check_actions(label: str, space: spaces.Space, action: Any, num_envs: int, num_agents: int = 0) -> np.ndarray:
+    """Return ``action`` as an array [num_envs, ...], or [num_envs, num_agents, ...] of several agents. Raise ValueError or
+    TypeError if it is not in ``space``, Box or discrete."""
+    array, agents = np.asarray(action), (num_agents,) * (num_agents > 0)
+    shape = (num_envs, *agents, *(space.shape or ()))
     if array.shape != shape:
-        raise ValueError(f"{label}: action has shape {array.shape}; it must be {shape}: one row per environment")
+        row = "one row per environment" + " and agent" * len(agents)
+        raise ValueError(f"{label}: action has shape {array.shape}; it must be {shape}: {row}")
     if isinstance(space, spaces.Box):
         if array.dtype.kind not in "fiu":
             raise TypeError(f"{label}: action has dtype {array.dtype}; it must hold real numbers")

@@ -6,7 +6,7 @@ import copy
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.error import DependencyNotInstalled
 
 from jaxrl.envs.backends.gymnasium_vector import Task
-from jaxrl.envs.host import LEARNING, MOST_ACTIONS, check_actions, error_text, narrow, one_line, parts_of
+from jaxrl.envs.host import LEARNING, MOST_ACTIONS, error_text, narrow, one_line, parts_of
 from jaxrl.envs.ids import UnknownName, check_known, check_option, defaults_of, smallest, takes_any
 from jaxrl.envs.subprocess.processes import Processes
 from jaxrl.settings.aliases import nearest
@@ -92,7 +92,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
 def make_of(label: str, module: str | None, spec: EnvSpec, options: Mapping[str, Any]) -> HostEnv:
     """Make a HostEnv from a spec, as ``make`` does. Each process imports ``module`` before it makes an environment."""
     spec, may_draw = _with_options(label, spec, {option: value for option, value in options.items() if option not in OURS})
-    ours = {**OURS, "max_episode_steps": spec.max_episode_steps, **_ours(label, options)}
+    ours = {**OURS, "max_episode_steps": spec.max_episode_steps, **chosen_of(label, options, OURS)}
     spec.max_episode_steps = ours["max_episode_steps"]
 
     task = Task(label, spec, module, spaces.Discrete(1), spaces.Discrete(1))
@@ -105,13 +105,13 @@ def make_of(label: str, module: str | None, spec: EnvSpec, options: Mapping[str,
         raise ValueError(f"gymnasium cannot build {label}{with_options}: {error_text(error)}") from error
     try:
         observation_space = narrow_space(label, "observation_space", env.observation_space)
-        task = task._replace(observation_space=observation_space, action_space=_action_space(label, env.action_space))
+        task = task._replace(observation_space=observation_space, action_space=action_space_of(label, env.action_space))
         can_render, fps = may_draw and "rgb_array" in (env.metadata.get("render_modes") or ()), env.metadata.get("render_fps")
     finally:
         env.close()
     learning = {name: True for name in sorted(LEARNING) if ours[name]}
     workers = {"timeout": float(ours["worker_timeout"]), "max_restarts": ours["worker_restarts"]}
-    start = partial(_open, num_workers=ours["num_workers"], **workers)
+    start = partial(open_task, num_workers=ours["num_workers"], **workers)
     return HostEnv(
         partial(start, task._replace(learning=learning)),
         task.observation_space,
@@ -125,13 +125,13 @@ def make_of(label: str, module: str | None, spec: EnvSpec, options: Mapping[str,
     )
 
 
-def _open(task: Task, num_envs: int, seed: int, first_id: int = 0, *, num_workers: int, **options: Any) -> HostEnvs:
+def open_task(task: Any, num_envs: int, seed: int, first_id: int = 0, *, num_workers: int, **options: Any) -> HostEnvs:
+    """Open the environments of a ``Task``, in worker processes if there are any."""
     num_envs, seed = check_count("num_envs", num_envs), check_count("seed", seed, at_least=0)
     if not num_workers:
         return task.open(num_envs, seed, first_id)
     first_id = check_count("first_id", first_id, at_least=0)
-    check: Callable[[Any, int], np.ndarray] = partial(check_actions, task.label, task.action_space)
-    return Processes(task.label, task.open, num_envs, seed, first_id, num_workers=num_workers, check=check, **options)
+    return Processes(task.label, task.open, num_envs, seed, first_id, num_workers=num_workers, check=task.check, **options)
 
 
 def _find(label: str, name: str) -> tuple[str | None, EnvSpec]:
@@ -184,11 +184,11 @@ def _with_options(label: str, spec: EnvSpec, options: Mapping[str, Any]) -> tupl
     return spec, takes_any(creator) or "render_mode" in defaults
 
 
-def _ours(label: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of ``OURS``, checked."""
-    chosen = {name: value for name, value in options.items() if name in OURS}
+def chosen_of(label: str, options: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that jaxrl adds, ``ours`` with their defaults, checked."""
+    chosen = {name: value for name, value in options.items() if name in ours}
     for name, value in chosen.items():
-        check_option(label, name, value, OURS[name], at_least=0)
+        check_option(label, name, value, ours[name], at_least=0)
     for name, low, allowed in (("worker_timeout", 1e-3, "a number of seconds > 0"), ("max_episode_steps", 1, "an integer >= 1")):
         value = chosen.get(name, low)
         if isinstance(value, bool) or not isinstance(value, type(low) | int) or value < low:
@@ -224,7 +224,7 @@ def narrow_space(label: str, space_name: str, space: spaces.Space) -> spaces.Spa
     raise ValueError(f"{label}: {space_name} is {space}, but jaxrl supports {kinds}: {WRAP}")
 
 
-def _action_space(label: str, space: spaces.Space) -> spaces.Space:
+def action_space_of(label: str, space: spaces.Space) -> spaces.Space:
     """Return the space that algorithms act in: discrete values count from 0; several of them form a MultiDiscrete."""
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -16,12 +15,20 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import DependencyNotInstalled
 
-from jaxrl.envs.host import TOLD, EnvironmentFailed, check_actions, env_seeds, narrow, one_line, quiet
+from jaxrl.envs.backends.values import Wrong, empty, failure_of, flag, native, number, write
+from jaxrl.envs.host import TOLD, check_actions, env_seeds, narrow, one_line, quiet
 from jaxrl.settings.validation import check_count
 from jaxrl.types import HostEnvs, HostStep, PyTree
 
 WITHOUT_A_SCREEN = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1", "MUJOCO_GL": "egl"}
 """Settings for headless drawing by pygame and MuJoCo, which read them when they first draw."""
+
+
+def draw_without_a_screen() -> None:
+    """Apply these settings if there is no screen."""
+    if not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        for name, value in WITHOUT_A_SCREEN.items():
+            os.environ.setdefault(name, value)
 
 
 class Task(NamedTuple):
@@ -45,14 +52,17 @@ class Task(NamedTuple):
         with quiet():
             return gymnasium.make(self.spec, disable_env_checker=True, **options)
 
+    def check(self, action: Any, num_envs: int) -> np.ndarray:
+        """Return actions as an array [num_envs, ...]. Raise for invalid ones."""
+        return check_actions(self.label, self.action_space, action, num_envs)
+
     def open(self, num_envs: int, seed: int, first_id: int = 0, *, copies: int = 1, **options: Any) -> HostEnvs:
         """Open environments. With ``copies``, all of them are opened that many times, in one batch.
 
         ``options`` are added to those of the spec: ``render_mode``.
         """
-        if options and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
-            for name, value in WITHOUT_A_SCREEN.items():
-                os.environ.setdefault(name, value)
+        if options:
+            draw_without_a_screen()
         return Running(self, env_seeds(seed, check_count("num_envs", num_envs), first_id) * copies, first_id, options)
 
 
@@ -94,14 +104,14 @@ class Running:
         actions = self._actions(action)
         info_arrays = {name: np.zeros(num_envs, dtype) for name, dtype in self._info_dtypes.items()}
         terminated, truncated = np.zeros((2, num_envs), bool)
-        obs = _empty(task.observation_space, num_envs)
+        obs = empty(task.observation_space, num_envs)
         row = HostStep(obs, np.zeros(num_envs, np.float32), terminated, truncated, info_arrays)
         i = 0
         try:
             for i in range(num_envs):
                 info = self._begin(i, row.obs) if self._done[i] else self._advance(i, actions[i], row)
                 for name in row.info.keys() & info.keys():
-                    row.info[name][i] = _number(name, info[name])
+                    row.info[name][i] = number(name, info[name])
         except Exception as error:
             raise self._failure(i, error) from error
         self._done = row.terminated | row.truncated
@@ -135,7 +145,7 @@ class Running:
         return self._num_envs
 
     def _reset(self, mask: np.ndarray) -> PyTree:
-        obs, i = _empty(self._task.observation_space, self._num_envs), 0
+        obs, i = empty(self._task.observation_space, self._num_envs), 0
         try:
             for i in map(int, np.flatnonzero(mask)):
                 self._kept.pop(i, None)
@@ -153,10 +163,10 @@ class Running:
         else:
             result = self._envs[i].reset(seed=self._seeds[i])
             if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-                raise _Wrong("reset must return a pair (obs, info)")
+                raise Wrong("reset must return a pair (obs, info)")
             self._seeds[i] = None  # later resets continue the random stream; the seed would repeat the first episode
             first_obs, info = result
-        _write(obs, i, first_obs)
+        write(obs, i, first_obs)
         self._lives[i] = int(info.get("lives", 0))
         return info
 
@@ -164,11 +174,11 @@ class Running:
         """Step environment ``i`` and write the result to ``row``."""
         result = self._envs[i].step(action)
         if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], dict)):
-            raise _Wrong("step must return (obs, reward, terminated, truncated, info)")
+            raise Wrong("step must return (obs, reward, terminated, truncated, info)")
         obs, reward, terminated, truncated, info = result
-        row.terminated[i], row.truncated[i] = _flag("terminated", terminated), _flag("truncated", truncated)
-        _write(row.obs, i, obs)
-        row.reward[i] = _number("reward", reward)
+        row.terminated[i], row.truncated[i] = flag("terminated", terminated), flag("truncated", truncated)
+        write(row.obs, i, obs)
+        row.reward[i] = number("reward", reward)
         lives, before = int(info.get("lives", 0)), self._lives[i]
         self._lives[i] = lives
         if self._task.learning.get("episodic_life") and 0 < lives < before and not (row.terminated[i] or row.truncated[i]):
@@ -182,78 +192,19 @@ class Running:
     def _dtypes_kept(self, info: Mapping[str, Any]) -> dict[str, np.dtype]:
         """Return the dtypes of the info entries to keep, based on the first info. An entry that later infos lack is 0."""
         if self._task.learning.get("episodic_life") and "lives" not in info:
-            raise _Wrong("info has no 'lives', which episodic_life=True needs: leave that option out")
+            raise Wrong("info has no 'lives', which episodic_life=True needs: leave that option out")
         entries = {name: np.asarray(info[name]) for name in TOLD if name != "reward" and name in info}
         dtypes = {name: narrow(x.dtype) for name, x in entries.items() if x.ndim == 0 and x.dtype.kind in "biuf"}
         return dtypes | ({"reward": np.dtype(np.float32)} if self._task.learning.get("reward_clip") else {})
 
     def _actions(self, action: Any) -> np.ndarray:
         """Convert actions to the environments' dtype and first value. The result is a new array, which they may keep."""
-        array = check_actions(self._task.label, self._task.action_space, action, self._num_envs)
-        space: Any = self._envs[0].action_space
-        if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-            return np.clip(array.astype(space.dtype), space.low, space.high)  # exact bounds: some environments assert them
-        start = space.low.astype(np.int64) if isinstance(space, spaces.Box) else getattr(space, "start", 0)
-        return (array + start).astype(space.dtype)
+        return native(self._envs[0].action_space, self._task.check(action, self._num_envs))
 
     def _failure(self, i: int, error: Exception) -> Exception:
         """Close all environments, and return the exception to raise for an error of environment ``i``."""
         with suppress(Exception):
             self.close()
-        where, name = f"{self._task.label}: environment {self._first_id + i}", type(error).__name__
-        if isinstance(error, _Wrong):
-            return EnvironmentFailed(f"{where}: {error}")
         if self._drawn and isinstance(error, DependencyNotInstalled | ImportError | OSError):
             return OSError(f"gymnasium cannot render {self._task.label} here: {one_line(error)}")
-        *_, last = traceback.extract_tb(error.__traceback__)
-        return EnvironmentFailed(f"{where} raised {name}: {one_line(error)} ({last.filename}, line {last.lineno})")
-
-
-class _Wrong(ValueError):
-    """Error: an environment returned something invalid."""
-
-
-def _empty(space: spaces.Space, num_envs: int) -> PyTree:
-    """Return zero arrays for a batch of observations."""
-    if isinstance(space, spaces.Dict):
-        return {name: _empty(part, num_envs) for name, part in space.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_empty(part, num_envs) for part in space)
-    return np.zeros((num_envs, *(space.shape or ())), narrow(space.dtype))
-
-
-def _write(batch: PyTree, i: int, value: Any, subject: str = "obs") -> None:
-    """Write one observation to row ``i``. Raises where NumPy would broadcast or truncate it."""
-    if isinstance(batch, dict | tuple):
-        parts = batch.items() if isinstance(batch, dict) else enumerate(batch)
-        if not isinstance(value, Mapping if isinstance(batch, dict) else list | tuple) or len(value) != len(batch):
-            raise _Wrong(f"{subject} is {type(value).__name__}, but observation_space has {len(batch)} parts there")
-        for name, part in parts:
-            if isinstance(batch, dict) and name not in value:
-                raise _Wrong(f"{subject} has no {name!r}, but observation_space does")
-            _write(part, i, value[name], f"{subject}[{name!r}]")
-        return
-    array, to = np.asarray(value), batch.dtype
-    fits = array.dtype == to or array.dtype.kind in ("biuf" if to.kind == "f" else "biu")
-    if array.shape != batch.shape[1:] or not fits:
-        raise _Wrong(
-            f"{subject} is {array.dtype}{[*array.shape]}, but observation_space is {to}{[*batch.shape[1:]]}: they must agree"
-        )
-    batch[i] = array
-
-
-def _flag(name: str, value: Any) -> bool:
-    """Return a boolean flag. Raises for other values, such as None or "no", whose truth value would mislead."""
-    if not isinstance(value, bool | np.bool_):
-        array = np.asarray(value)
-        if array.ndim or array.dtype.kind not in "biu" or array not in (0, 1):
-            raise _Wrong(f"{name} is {value!r}; it must be True or False")
-    return bool(value)
-
-
-def _number(name: str, value: Any) -> Any:
-    """Return a scalar or an array without axes. Raises for anything else."""
-    is_scalar = isinstance(value, float | int | np.number | np.bool_)
-    if not is_scalar and (np.ndim(value) or np.asarray(value).dtype.kind not in "biuf"):
-        raise _Wrong(f"{name} is {type(value).__name__}{list(np.shape(value))}; it must be one number")
-    return value
+        return failure_of(f"{self._task.label}: environment {self._first_id + i}", error)
