@@ -1,4 +1,4 @@
-"""Backend ``jaxrl``: small pure environments of this library, goal-conditioned tasks."""
+"""Backend ``jaxrl``: small pure environments of this library, with goals or with several agents."""
 
 from __future__ import annotations
 
@@ -6,11 +6,26 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxrl.envs.builtin.bit_flip import bit_flip
+from jaxrl.envs.builtin.matrix_game import matrix_game
 from jaxrl.envs.builtin.reach import reach
+from jaxrl.envs.builtin.reference import reference
+from jaxrl.envs.builtin.speaker_listener import speaker_listener
+from jaxrl.envs.builtin.spread import spread
+from jaxrl.envs.builtin.switch_riddle import switch_riddle
+from jaxrl.envs.builtin.two_step import two_step
 from jaxrl.envs.ids import check_name, check_options, defaults_of
 from jaxrl.types import Env
 
-MAKERS: dict[str, Callable[..., Env]] = {"BitFlip": bit_flip, "Reach": reach}
+GOALS: dict[str, Callable[..., Env]] = {"BitFlip": bit_flip, "Reach": reach}
+AGENTS: dict[str, Callable[..., Env]] = {
+    "MatrixGame": matrix_game,
+    "TwoStep": two_step,
+    "SwitchRiddle": switch_riddle,
+    "Spread": spread,
+    "SpeakerListener": speaker_listener,
+    "Reference": reference,
+}
+MAKERS = GOALS | AGENTS
 """Functions that make the environments, by name. The options of an environment are the function's arguments."""
 
 
@@ -19,7 +34,7 @@ def list_names() -> list[str]:
 
 
 def family(name: str) -> str:
-    return "goals"
+    return "agents" if name in AGENTS else "goals"
 
 
 def make(name: str, options: dict[str, Any]) -> Env:
