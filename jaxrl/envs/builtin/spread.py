@@ -45,7 +45,7 @@ def spread(agents: int = 3, local_ratio: float = 0.5, agent_id: bool = True) -> 
     """
     if not 0 <= local_ratio <= 1:
         raise ValueError(f"jaxrl:Spread: option local_ratio={local_ratio!r} must be within [0, 1]")
-    others = np.array([[j for j in range(agents) if j != i] for i in range(agents)], int)
+    others = np.array([[j for j in range(agents) if j != i] for i in range(agents)], np.int32)
 
     def observe(state: SpreadState) -> tuple[Array, ...]:
         position = state.position
