@@ -52,12 +52,12 @@ class Backend(NamedTuple):
     """Family of environments that a name belongs to, for summaries."""
 
 
-EXTRAS = ("brax", "craftax", "jumanji", "xminigrid")
+EXTRAS = ("brax", "craftax", "jumanji", "pettingzoo", "xminigrid")
 """Backends whose package is an optional extra of jaxrl of the same name; it may be absent."""
 _MODULES = {name: f"jaxrl.envs.backends.{name}" for name in ("gymnax", "envpool", "gymnasium", *EXTRAS)}
 _MODULES["jaxrl"] = "jaxrl.envs.builtin"
 """Backend -> its module, imported on first use. It has ``make`` and ``list_names``, and may have ``family``."""
-_ON_HOST = {"envpool", "gymnasium"}
+_ON_HOST = {"envpool", "gymnasium", "pettingzoo"}
 """Backends whose environments run on the host. Listed here because importing them might start JAX's backend."""
 _REGISTERED: dict[str, Backend] = {}
 
@@ -124,8 +124,10 @@ def factory_of(env_id: str) -> str | None:
 
 def imported_by(env_id: str) -> str | None:
     """Return the ``module:name`` that an id imports: a factory, or the environment in gymnasium:module:name. None without one."""
-    parsed = parse_id(env_id)
-    return factory_of(env_id) or (parsed.name if parsed.backend == "gymnasium" and ":" in parsed.name else None)
+    backend, name, *_ = parse_id(env_id)
+    if backend == "pettingzoo" and all(part.isidentifier() for part in name.split(".")):
+        return f"{name}:parallel_env"
+    return factory_of(env_id) or (name if backend in ("gymnasium", "pettingzoo") and ":" in name else None)
 
 
 def reach_of(env_id: str) -> str | None:
