@@ -24,7 +24,7 @@ class MatrixGameParams(NamedTuple):
     """f32[3, 3]: reward of both agents, by the action of the first (row) and of the second (column)."""
 
 
-def matrix_game(payoff: str = "climbing", k: float | None = None, repeat: int = 25, agent_id: bool = True) -> Env:
+def matrix_game(payoff: str = "climbing", k: float | None = None, repeat: int = 25) -> Env:
     """``jaxrl:MatrixGame?payoff=climbing&repeat=25``: choose a row and a column of a matrix, whose entry both agents get.
 
     ``climbing`` is [[11, −30, 0], [−30, 7, 6], [0, 0, 5]]: the best return of a row is 11, and agents that do not know what the
@@ -32,8 +32,8 @@ def matrix_game(payoff: str = "climbing", k: float | None = None, repeat: int = 
     choose different ones pay k. The game has no state, and is repeated ``repeat`` times (25 as in Papoudakis et al. 2021,
     section 4); then the episode terminates.
 
-    Observations are constant, f32[1] with the value 1, followed by the agent's number, one-hot, f32[2]; ``agent_id=False`` leaves
-    the number out. Actions are Discrete(3). The matrix is data (``MatrixGameParams``).
+    Observations are constant, f32[1] with the value 1; to earn the 10 of ``penalty``, agents with shared parameters need the
+    wrapper ``agent_id``. Actions are Discrete(3). The matrix is data (``MatrixGameParams``).
 
     Args:
       k: penalty, at most 0; only for ``payoff="penalty"``, where its default is −50.
@@ -52,7 +52,7 @@ def matrix_game(payoff: str = "climbing", k: float | None = None, repeat: int = 
 
     space, params = spaces.Box(0.0, 1.0, (1,), np.float32), MatrixGameParams(_matrix(payoff, k))
     game = Team(reset, step, (space,) * 2, (spaces.Discrete(3),) * 2, params, render=render, render_fps=4)
-    return pad(game, agent_id=agent_id)
+    return pad(game, agent_id=False)
 
 
 def _matrix(payoff: str, k: float | None) -> np.ndarray:

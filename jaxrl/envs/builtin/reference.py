@@ -38,7 +38,7 @@ class ReferenceState(NamedTuple):
     """i32[2]: the last word of each agent; −1 at the start"""
 
 
-def reference(local_ratio: float = 0.5, agent_id: bool = True) -> Env:
+def reference(local_ratio: float = 0.5) -> Env:
     """``jaxrl:Reference?local_ratio=0.5``: move to a landmark that only the other agent knows, and say where it has to go.
 
     As PettingZoo's ``simple_reference``: with d_i the distance between the *other* agent and the landmark that agent i sees as
@@ -46,9 +46,8 @@ def reference(local_ratio: float = 0.5, agent_id: bool = True) -> Env:
     [−1, 1]², at rest. Episodes are truncated after 25 steps.
 
     Observations are f32[21]: velocity (2), positions of the landmarks relative to the agent (3 × 2), the colour of the goal (3)
-    and the last word of the other agent, one-hot (10; zeros at the start); then follows the agent's number, one-hot, f32[2];
-    ``agent_id=False`` leaves the number out. Actions are Discrete(50), direction + 5 · word, with 5 directions (none, left,
-    right, down, up) and 10 words.
+    and the last word of the other agent, one-hot (10; zeros at the start). Actions are Discrete(50), direction + 5 · word, with 5
+    directions (none, left, right, down, up) and 10 words.
 
     ``local_ratio`` is data (``ReferenceParams``), within [0, 1].
     """
@@ -80,7 +79,7 @@ def reference(local_ratio: float = 0.5, agent_id: bool = True) -> Env:
     actions: tuple[spaces.Space, ...] = (spaces.Discrete(DIRECTIONS * WORDS),) * 2
     params = ReferenceParams(np.float32(local_ratio))
     team = Team(reset, step, (plane,) * 2, actions, params, "Reference", particles.STEPS, render, 10)
-    return pad(team, agent_id=agent_id)
+    return pad(team, agent_id=False)
 
 
 def render(state: ReferenceState, actions: tuple[Any, ...] | None, params: ReferenceParams) -> np.ndarray:

@@ -33,7 +33,7 @@ class SpeakerListenerState(NamedTuple):
     """i32[]: the last word of the speaker; −1 at the start"""
 
 
-def speaker_listener(agent_id: bool = True) -> Env:
+def speaker_listener() -> Env:
     """``jaxrl:SpeakerListener``: say which of three landmarks is the goal, and go there.
 
     As PettingZoo's ``simple_speaker_listener``: agent 0 sees the goal, and speaks; agent 1 hears, and moves. Both get the
@@ -43,8 +43,7 @@ def speaker_listener(agent_id: bool = True) -> Env:
     The speaker observes the colour of the goal, f32[3], and says one of three words, Discrete(3). The listener observes, f32[11],
     its velocity (2), the positions of the landmarks relative to it (3 × 2) and the last word, one-hot (3; zeros at the start); it
     moves by Discrete(5): none, left, right, down, up. ``jaxrl.agents.pad`` makes their spaces equal: observations are a Dict of
-    ``observation``, f32[11] followed by the agent's number, one-hot, f32[2] (``agent_id=False`` leaves it out), and
-    ``action_mask``, i8[5].
+    ``observation``, f32[11], and ``action_mask``, i8[5]. The wrapper ``agent_id`` tells agents with shared parameters apart.
     """
 
     def observe(state: SpeakerListenerState) -> tuple[Array, Array]:
@@ -68,7 +67,7 @@ def speaker_listener(agent_id: bool = True) -> Env:
     colour, plane = spaces.Box(0.0, 1.0, (3,), np.float32), spaces.Box(-np.inf, np.inf, (11,), np.float32)
     actions: tuple[spaces.Space, ...] = (spaces.Discrete(WORDS), spaces.Discrete(len(particles.MOVES)))
     team = Team(reset, step, (colour, plane), actions, (), "SpeakerListener", particles.STEPS, render, 10)
-    return pad(team, agent_id=agent_id)
+    return pad(team, agent_id=False)
 
 
 def render(state: SpeakerListenerState, actions: tuple[Any, ...] | None, params: PyTree) -> np.ndarray:

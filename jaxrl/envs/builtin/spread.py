@@ -30,7 +30,7 @@ class SpreadState(NamedTuple):
     """f32[A, 2]"""
 
 
-def spread(agents: int = 3, local_ratio: float = 0.5, agent_id: bool = True) -> Env:
+def spread(agents: int = 3, local_ratio: float = 0.5) -> Env:
     """``jaxrl:Spread?agents=3&local_ratio=0.5``: cover as many landmarks as there are agents, without collisions.
 
     As PettingZoo's ``simple_spread``: the reward of an agent is (1 − local_ratio) · (−Σ over landmarks of the distance of the
@@ -38,8 +38,8 @@ def spread(agents: int = 3, local_ratio: float = 0.5, agent_id: bool = True) -> 
     [−1, 1]², at rest. Episodes are truncated after 25 steps.
 
     Observations are f32[6·agents]: velocity (2), position (2), positions of the landmarks and of the other agents relative to it
-    (2 each), and zeros for two numbers from each other agent, which are silent here; then follows the agent's number, one-hot,
-    f32[agents]; ``agent_id=False`` leaves the number out. Actions are Discrete(5): none, left, right, down, up.
+    (2 each), and zeros for the messages of the other agents (2 each), which are silent here. Actions are Discrete(5): none, left,
+    right, down, up.
 
     ``local_ratio`` is data (``SpreadParams``), within [0, 1].
     """
@@ -77,7 +77,7 @@ def spread(agents: int = 3, local_ratio: float = 0.5, agent_id: bool = True) -> 
     moves: tuple[spaces.Space, ...] = (spaces.Discrete(len(particles.MOVES)),) * agents
     params = SpreadParams(np.float32(local_ratio))
     team = Team(reset, step, (plane,) * agents, moves, params, "Spread", particles.STEPS, render, 10)
-    return pad(team, agent_id=agent_id)
+    return pad(team, agent_id=False)
 
 
 def render(state: SpreadState, actions: tuple[Any, ...] | None, params: SpreadParams) -> np.ndarray:

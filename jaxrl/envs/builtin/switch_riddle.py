@@ -30,7 +30,7 @@ class SwitchRiddleState(NamedTuple):
     """bool[]: whether the agent of the day before told"""
 
 
-def switch_riddle(agents: int = 3, agent_id: bool = True) -> Env:
+def switch_riddle(agents: int = 3) -> Env:
     """``jaxrl:SwitchRiddle?agents=3``: tell the warden once all agents have been in the room.
 
     Each day, one agent is drawn uniformly, with replacement, and taken into a room with a light, which is off on the first day.
@@ -39,8 +39,7 @@ def switch_riddle(agents: int = 3, agent_id: bool = True) -> Env:
     terminates after 4·agents − 6 days. Actions of agents outside are ignored.
 
     Observations are f32[2]: whether the agent is in the room today, and whether the light is on, which only that agent sees (0
-    outside); then follows the agent's number, one-hot, f32[agents]; ``agent_id=False`` leaves the number out. Actions are
-    Discrete(3). To solve it, agents need memory.
+    outside). Actions are Discrete(3). To solve it, agents need memory, and the wrapper ``agent_id`` if they share parameters.
 
     With 3 agents and 6 days, an agent that knows who has been inside gets at most 1 − 3·(2/3)⁶ + 3·(1/3)⁶ = 0.741 on average,
     the probability that all have been inside by the last day.
@@ -73,7 +72,7 @@ def switch_riddle(agents: int = 3, agent_id: bool = True) -> Env:
 
     space = spaces.Box(0.0, 1.0, (2,), np.float32)
     riddle = Team(reset, step, (space,) * agents, (spaces.Discrete(3),) * agents, render=render, render_fps=2)
-    return pad(riddle, agent_id=agent_id)
+    return pad(riddle, agent_id=False)
 
 
 def render(state: SwitchRiddleState, actions: tuple[Any, ...] | None, params: PyTree) -> np.ndarray:

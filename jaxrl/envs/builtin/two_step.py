@@ -19,15 +19,14 @@ OVER = 3
 """State after the second step."""
 
 
-def two_step(agent_id: bool = True) -> Env:
+def two_step() -> Env:
     """``jaxrl:TwoStep``: choose between a safe game and one that pays more if both agents choose the same action.
 
     In the first state, the action of the first agent leads to game 2A (action 0) or 2B (action 1), and the reward is 0. In 2A
     both agents get 7, in 2B they get [[0, 1], [1, 8]] by their actions; then the episode terminates. The best return is 8. Value
     decomposition into a sum (VDN) prefers 2A and gets 7.
 
-    Observations are the state, one-hot, f32[3] (zeros at the end), followed by the agent's number, one-hot, f32[2];
-    ``agent_id=False`` leaves the number out. Actions are Discrete(2).
+    Observations are the state, one-hot, f32[3]; zeros at the end. Actions are Discrete(2).
     """
 
     def observe(state: Array) -> tuple[Array, Array]:
@@ -47,7 +46,7 @@ def two_step(agent_id: bool = True) -> Env:
 
     space = spaces.Box(0.0, 1.0, (3,), np.float32)
     game = Team(reset, step, (space,) * 2, (spaces.Discrete(2),) * 2, render=render, render_fps=1)
-    return pad(game, agent_id=agent_id)
+    return pad(game, agent_id=False)
 
 
 def render(state: Any, actions: tuple[Any, ...] | None, params: PyTree) -> np.ndarray:
