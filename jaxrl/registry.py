@@ -306,6 +306,12 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "ars": ("es", "--strategy ars"),
     "drqn": ("r2d2", ""),
     "ppo2": ("ppo", ""),
+    "ippo": ("ppo", ""),
+    "mappo": (
+        "ppo",
+        "--model critic=privileged --normalize-values --surrogate clip --surrogate.value-loss True --num-epochs 10 "
+        "--num-minibatches 1 --learning-rate 7e-4 --max-grad-norm 10",
+    ),
     "ppocontinuous": ("ppo", ""),
     "recurrentppo": ("ppo", "--model core=lstm"),
     "ppolstm": ("ppo", "--model core=lstm"),

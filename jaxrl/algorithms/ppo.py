@@ -32,7 +32,13 @@ from jaxrl.optimize.minibatches import (
 )
 from jaxrl.returns import discounts, gae
 from jaxrl.rollout.outputs import apply_model, rollout_outputs
-from jaxrl.rollout.running_statistics import normalize_inputs, scale_rewards, update_statistics
+from jaxrl.rollout.running_statistics import (
+    normalize_inputs,
+    normalized_values,
+    scale_rewards,
+    update_statistics,
+    values_in_units,
+)
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout, StepInput
@@ -50,6 +56,8 @@ class PPOConfig(OnPolicyConfig):
     """Scale advantages to mean 0 and standard deviation 1 within each minibatch."""
     surrogate: Clip | KLPenalty = Clip()
     """Surrogate objective, which keeps the new policy close to the old one."""
+    normalize_values: bool = added(False)
+    """Let the value regress to targets that are normalised by their running mean and standard deviation (Yu et al. 2022)."""
     stop_kl: NonNegative = added(0.0)
     """Stop an iteration's gradient steps at the first minibatch with an approx_kl above this; 0: never stop."""
     accumulation_steps: Count = added(1)
@@ -91,9 +99,9 @@ class Batch(NamedTuple):
     advantage: Array
     """With ``normalize_advantages``, scaled in each minibatch to mean 0 and standard deviation 1."""
     target: Array
-    """The λ-return, to which the value regresses."""
+    """The λ-return, to which the value regresses; normalised with ``normalize_values``."""
     value: Array
-    """The value before the update."""
+    """The value before the update, in the units of the target."""
     valid: Array
     policy: PyTree = ()
     """With ``KLPenalty``, the distribution of the policy that acted."""
@@ -114,7 +122,8 @@ def targets(model: Model, config: PPOConfig, learner: Any, rollout: Rollout, hp:
     """Compute advantages and λ-returns of a rollout, as rows or sequences to shuffle."""
     inputs = normalize_inputs(learner.statistics, rollout.inputs)
     output = rollout_outputs(model, learner.params, rollout, inputs, by_rows=config.accumulation_steps > 1)
-    value, next_value = output.value[:-1], output.value[1:]
+    values = values_in_units(learner.statistics, output.value)
+    value, next_value = values[:-1], values[1:]
     reward = scale_rewards(learner.statistics, rollout.reward)
     advantage = gae(reward, *discounts(rollout, hp.gamma, hp.gae_lambda), value, next_value, rollout.valid)
 
@@ -160,7 +169,8 @@ Carry: TypeAlias = tuple[Progress, Array | None]
 
 def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
     config, hp = setup.config, setup.current(learner)
-    descent, batch = setup.descent(hp, learner.params), targets(setup.model, config, learner, rollout, hp)
+    descent, raw = setup.descent(hp, learner.params), targets(setup.model, config, learner, rollout, hp)
+    moments, batch = normalized_values(learner.statistics.values, raw, setup.axis_name)
     sizes = (batch.valid.shape[0], rollout.env_id.shape[0], config.num_epochs, config.num_minibatches)
     order = minibatches(setup.update_key(learner), *sizes, setup.axis_name)
 
@@ -182,12 +192,12 @@ def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> 
     start = (descent.start(learner.params, learner.opt_state), jnp.array(True) if config.stop_kl else None)
     (progress, _), (logged, going) = jax.lax.scan(epoch, start, order)
     learnt, metrics = descent.finish(progress), mean_over_taken_steps(unstack(logged), going)
-    error = batch.advantage if setup.intrinsic is None else batch.target - batch.value
-    metrics["losses/explained_variance"] = explained_variance(batch.target, error, batch.valid, setup.axis_name)
+    error = raw.advantage if setup.intrinsic is None else raw.target - raw.value
+    metrics["losses/explained_variance"] = explained_variance(raw.target, error, raw.valid, setup.axis_name)
     parts = config.num_minibatches * config.accumulation_steps
     measure = partial(mean_kl, setup.model, learnt["params"], batch, parts, setup.axis_name)
     fields, refresh_metrics = config.surrogate.refresh(learner, measure)
-    statistics = update_statistics(learner.statistics, rollout, hp.gamma, setup.axis_name)
+    statistics = update_statistics(learner.statistics, rollout, hp.gamma, setup.axis_name)._replace(values=moments)
     return setup.updated(learner, hp, metrics | refresh_metrics, **learnt, statistics=statistics, **fields)
 
 
@@ -211,6 +221,7 @@ def make_ppo(env: EnvLike, **keywords: Any) -> Agent:
     def minibatch(learner: Any, rollout: Rollout) -> Batch:
         """Return the first minibatch, for checking extra losses."""
         batch = targets(network, config, learner, rollout, learner.hyperparams)
+        batch = normalized_values(learner.statistics.values, batch, prepared.setup.axis_name)[1]
         return jax.tree.map(lambda x: x[: x.shape[0] // config.num_minibatches], batch)
 
     return prepared.bind(make_algorithm(prepared.setup), batch=minibatch)

@@ -2,7 +2,8 @@
 
 The defaults depend on the observations. Vectors get two hidden layers of 64 units, with tanh in actor-critics and ReLU in
 Q-networks. Images get the convolutions of the Nature paper, boards those of MinAtar. Initial kernels are orthogonal. A Dict
-observation's ``action_mask`` (``jaxrl.spaces.action_masks.MASK_KEY``) is applied to logits and Q-values and is never encoded.
+observation's ``action_mask`` (``jaxrl.spaces.action_masks.MASK_KEY``) is applied to logits and Q-values and is never encoded. Its
+``privileged_state`` (``jaxrl.spaces.privileged.PRIVILEGED_KEY``) is for critics that are asked to see it, never for a policy.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import partial
 
 from gymnasium import spaces
 
+from jaxrl.models.agents import per_agent
 from jaxrl.models.batch_renorm import BatchRenorm
 from jaxrl.models.config import ActorCriticConfig, GreedyPolicyConfig, QNetworkConfig, configured_by
 from jaxrl.models.control import action_value, deterministic_policy, policy_network
@@ -32,6 +34,7 @@ from jaxrl.models.settings import make_network
 from jaxrl.models.values import QuantileOutput, value_network
 from jaxrl.models.wrap import from_linen, from_nnx
 from jaxrl.settings.loadable import component
+from jaxrl.spaces.privileged import check_privileged
 from jaxrl.types import Model
 
 __all__ = [
@@ -57,6 +60,7 @@ __all__ = [
     "from_nnx",
     "greedy_policy",
     "orthogonal",
+    "per_agent",
     "polar",
     "policy_network",
     "q_network",
@@ -76,19 +80,22 @@ def actor_critic(observation_space: spaces.Space, action_space: spaces.Space, co
     network = make_network(observation_space, config, activation="tanh")
     if not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete | spaces.Box):
         raise TypeError(f"action_space is {action_space}: actor_critic needs a Discrete, MultiDiscrete or Box space")
-    squash, shared = config.squash, config.shared
+    squash, shared, critic = config.squash, config.shared, network
+    if config.critic == "privileged":
+        check_privileged(observation_space, "critic='privileged'")
+        shared, critic = False, make_network(observation_space, config, activation="tanh", privileged=True)
     if squash and not (isinstance(action_space, spaces.Box) and action_space.is_bounded()):
         raise ValueError(f"squash=True needs a Box with bounds on all sides, but action_space is {action_space}: leave it out")
     if shared is None:
         shared = config.core is not None or network.has_image
     if config.core is None:
-        return from_linen(ActorCritic(network, action_space, squash, shared))
+        return from_linen(ActorCritic(network, action_space, squash, shared, critic))
     core = CORES[config.core]
     carry = partial(core.initial_carry, network)
     if shared:
         return recurrent(RecurrentActorCritic(network, action_space, squash), carry, parallel=core.parallel)
     both = lambda batch_size: (carry(batch_size), carry(batch_size))  # noqa: E731
-    return recurrent(SeparateActorCritic(network, action_space, squash), both, parallel=core.parallel)
+    return recurrent(SeparateActorCritic(network, action_space, squash, critic), both, parallel=core.parallel)
 
 
 @component("model")

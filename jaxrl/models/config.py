@@ -29,6 +29,7 @@ CHOICES: dict[str, Collection[Any]] = {
     "convolution": CONVOLUTIONS,
     "dtype": DTYPES,
     "core": (None, *CORES),
+    "critic": ("plain", "privileged"),
 }
 """Keyword -> its allowed values."""
 
@@ -114,11 +115,19 @@ class ActorCriticConfig(CoreConfig):
     Args:
       activation: "tanh", "relu", "elu" or "silu", also in convolutions. Default: "relu" with an image, else "tanh".
       shared: policy and value share one torso and core. Default: True with an image or a core.
+      critic: "plain", or "privileged": the value has a torso, and with a core a core, for itself, which also sees the
+        ``privileged_state`` of a Dict observation. Excludes ``shared``.
       squash: for a bounded Box, squash the Gaussian into the bounds (``TanhNormal``) instead of clipping its samples.
     """
 
     shared: bool | None = None
+    critic: str = "plain"
     squash: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.critic == "privileged" and self.shared:
+            raise ValueError("critic='privileged' and shared=True are mutually exclusive: the policy must not see the state")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,10 +203,12 @@ class ActionValueConfig(PolicyNetworkConfig):
     Args:
       dropout: fraction of units to drop in each hidden layer when a key is given (Hiraoka et al. 2022, with ``layer_norm``).
       num_outputs: number of outputs in place of one value, such as quantiles; for a Box only.
+      privileged: also see the ``privileged_state`` of a Dict observation.
     """
 
     dropout: Annotated[float, Range(0, 0.99)] = 0.0
     num_outputs: Count | None = None
+    privileged: bool = False
 
 
 # ----------------------------------------------------------------------------------------------------------- network functions

@@ -18,6 +18,7 @@ from jaxrl.models.settings import make_network
 from jaxrl.models.torso import Network, Torso
 from jaxrl.models.wrap import from_linen
 from jaxrl.settings.loadable import component
+from jaxrl.spaces.privileged import check_privileged
 from jaxrl.types import Array, Model, StepInput
 
 LOG_STD_RANGE = (-20.0, 2.0)
@@ -108,13 +109,15 @@ def action_value(observation_space: spaces.Space, action_space: spaces.Space, co
       action_space: Box or Discrete.
       hidden_sizes: default: (256, 256), or the layers of the encoder's paper.
     """
+    if config.privileged:
+        check_privileged(observation_space, "privileged=True")
     if isinstance(action_space, spaces.Box):
         unit = spaces.Box(-1.0, 1.0, (math.prod(action_space.shape),), np.float32)
         observation_space = spaces.Tuple((observation_space, unit))
     elif config.num_outputs is not None or not isinstance(action_space, spaces.Discrete):
         kinds = "a Box or Discrete space" if config.num_outputs is None else "a Box for num_outputs"
         raise TypeError(f"action_space is {action_space}: action_value needs {kinds}")
-    network = make_network(observation_space, config, hidden_sizes=HIDDEN_SIZES)
+    network = make_network(observation_space, config, hidden_sizes=HIDDEN_SIZES, privileged=config.privileged)
     return from_linen(ActionValue(network, action_space, config.num_outputs), statistics=_statistics(config))
 
 

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from jaxrl.models.initialisers import ACTIVATIONS, compute_type, dense
 from jaxrl.settings.loadable import component
 from jaxrl.spaces.action_masks import MASK_KEY
+from jaxrl.spaces.privileged import PRIVILEGED_KEY, entries_seen
 from jaxrl.types import Array, PyTree
 
 
@@ -26,7 +27,10 @@ def split_mask(obs: PyTree) -> tuple[PyTree, Array | None]:
 
 @component("value", home="jaxrl.models")
 def encode_space(space: spaces.Space, x: PyTree) -> Array:
-    """Flatten a value of ``space`` to f32[..., features]: Discrete one-hot, uint8 scaled to [0, 1], Dict entries concatenated."""
+    """Flatten a value of ``space`` to f32[..., features]: Discrete one-hot, uint8 scaled to [0, 1], Dict entries concatenated.
+
+    ``action_mask`` and ``privileged_state`` are left out.
+    """
     if isinstance(space, spaces.Discrete):
         return jax.nn.one_hot(x - int(space.start), int(space.n), dtype=jnp.float32)
     if isinstance(space, spaces.Box):
@@ -38,8 +42,7 @@ def encode_space(space: spaces.Space, x: PyTree) -> Array:
         parts = [jax.nn.one_hot(x[..., i], int(n), dtype=jnp.float32) for i, n in enumerate(space.nvec.ravel())]
         return jnp.concatenate(parts, axis=-1)
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        entries = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
-        parts = [encode_space(part, x[name]) for name, part in entries if name != MASK_KEY]
+        parts = [encode_space(part, x[name]) for name, part in entries_seen(space, {MASK_KEY, PRIVILEGED_KEY})]
         if not parts:
             raise nothing_to_see(space)
         return jnp.concatenate(parts, axis=-1)
@@ -48,7 +51,8 @@ def encode_space(space: spaces.Space, x: PyTree) -> Array:
 
 def nothing_to_see(space: spaces.Space) -> ValueError:
     return ValueError(
-        f"observation_space {space} has nothing for a network to see: {MASK_KEY} is applied to the outputs, not encoded. Add "
+        f"observation_space {space} has nothing for a network to see: {MASK_KEY} is applied to the outputs, not encoded, and "
+        f"{PRIVILEGED_KEY} is for critics. Add "
         "another entry (a constant Box(0, 1, (1,)) will do), or pass a custom model"
     )
 

@@ -24,11 +24,13 @@ class ActorCritic(nn.Module):
     action_space: spaces.Space
     squash: bool
     shared: bool
+    critic: Network
+    """The network of the value's torso, if it is not shared."""
 
     @nn.compact
     def __call__(self, inputs: StepInput) -> ActorCriticOutput:
-        names = ("torso",) if self.shared else ("actor", "critic")
-        features = [Torso(self.network, self.action_space, name=name)(inputs) for name in names]
+        torsos = {"torso": self.network} if self.shared else {"actor": self.network, "critic": self.critic}
+        features = [Torso(network, self.action_space, name=name)(inputs) for name, network in torsos.items()]
         policy = PolicyHead(self.action_space, self.squash, name="policy")(features[0], inputs.obs)
         return ActorCriticOutput(policy, dense(1, 1.0, "value")(features[-1])[..., 0])
 
@@ -126,9 +128,10 @@ class SeparateActorCritic(nn.Module):
     network: Network
     action_space: spaces.Space
     squash: bool
+    critic_network: Network
 
     def setup(self) -> None:
-        self.actor, self.critic = (RecurrentCore(self.network, self.action_space) for _ in range(2))
+        self.actor, self.critic = (RecurrentCore(each, self.action_space) for each in (self.network, self.critic_network))
         self.policy_head = PolicyHead(self.action_space, self.squash)
         self.value_head = dense(1, 1.0)
 

@@ -23,17 +23,20 @@ def make_network(
     *,
     activation: str = "relu",
     hidden_sizes: tuple[int, ...] = (64, 64),
+    privileged: bool = False,
 ) -> Network:
     """Fill in the defaults of a config for these observations.
 
     Args:
       activation: default for observations without an image, as is ``hidden_sizes``.
+      privileged: the network is that of a critic that sees the ``privileged_state``.
 
     Raises:
       ValueError: a setting has no effect on these observations, or an image is too small for its network.
       TypeError: a space cannot be encoded.
     """
-    entries = tuple(InputEntry(path, space, encoder_of(space, config)) for path, space in leaves(observation_space))
+    seen = leaves(observation_space, privileged=privileged)
+    entries = tuple(InputEntry(path, space, encoder_of(space, config)) for path, space in seen)
     kinds = {entry.encoder for entry in entries}
     images = kinds & {*IMAGE_NETWORKS}
     effects = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jaxrl.models.encoders import encode_space, hidden_layers, nothing_to_see
 from jaxrl.models.images import IMAGE_NETWORKS, MinAtarCNN, as_image
 from jaxrl.models.initialisers import compute_type
 from jaxrl.spaces.action_masks import MASK_KEY
+from jaxrl.spaces.privileged import PRIVILEGED_KEY, entries_seen
 from jaxrl.types import Array, PyTree, StepInput
 
 
@@ -57,13 +58,16 @@ class Network(NamedTuple):
         return any(entry.encoder in IMAGE_NETWORKS for entry in self.entries)
 
 
-def leaves(space: spaces.Space, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], spaces.Space]]:
-    """Yield (path, space) of the leaves of nested Dicts and Tuples, without ``action_mask``, in the order of ``encode_space``."""
+def leaves(
+    space: spaces.Space, path: tuple[str | int, ...] = (), *, privileged: bool = False
+) -> Iterator[tuple[tuple[str | int, ...], spaces.Space]]:
+    """Yield (path, space) of the leaves of nested Dicts and Tuples in the order of ``encode_space``, without ``action_mask`` and,
+    unless asked for, ``privileged_state``."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         yield path, space
         return
-    entries: Any = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
-    found = [leaf for name, part in entries if name != MASK_KEY for leaf in leaves(part, (*path, name))]
+    entries = entries_seen(space, {MASK_KEY} if privileged else {MASK_KEY, PRIVILEGED_KEY})
+    found = [leaf for name, part in entries for leaf in leaves(part, (*path, name), privileged=privileged)]
     if not found:
         raise nothing_to_see(space)
     yield from found

@@ -156,6 +156,8 @@ class Statistics(NamedTuple):
 
     observations: RunningMoments | tuple[()]
     rewards: RewardStatistics | tuple[()]
+    values: RunningMoments | tuple[()] = ()
+    """Moments of the targets of the value."""
 
 
 class RewardStatistics(NamedTuple):
@@ -179,15 +181,36 @@ def real_valued(space: spaces.Space, obs: PyTree) -> PyTree:
     return obs if isinstance(space, spaces.Box) else None
 
 
-def init_statistics(observation_space: spaces.Space | None, num_envs: int | None) -> Statistics:
-    """Return initial statistics for observations of a space and rewards of ``num_envs`` environments; None disables either."""
+def init_statistics(observation_space: spaces.Space | None, num_envs: int | None, *, values: bool = False) -> Statistics:
+    """Return initial statistics for observations of a space and rewards of ``num_envs`` environments; None disables either.
+
+    Args:
+      values: also for the targets of a value.
+    """
     observations: Any = ()
     if observation_space is not None:
         observations = init_moments(real_valued(observation_space, zeros(observation_space)))
     rewards: Any = ()
     if num_envs is not None:
         rewards = RewardStatistics(jnp.zeros(num_envs, jnp.float32), init_moments(jnp.zeros(())))
-    return Statistics(observations, rewards)
+    return Statistics(observations, rewards, init_moments(jnp.zeros(())) if values else ())
+
+
+def values_in_units(statistics: Statistics, output: Array) -> Array:
+    """Return the values that a critic's outputs stand for, given the moments of its targets; without these, the outputs."""
+    if not statistics.values:
+        return output
+    return statistics.values.mean + jnp.sqrt(statistics.values.variance + EPSILON) * output
+
+
+def normalized_values(moments: RunningMoments | tuple[()], batch: Any, axis_name: str | None) -> tuple[Any, Any]:
+    """Return the moments after the targets of a batch, and the batch with ``target`` and ``value`` normalised by these; without
+    moments, both as they are. ``valid`` masks the rows that count."""
+    if not moments:
+        return moments, batch
+    moments = update_moments(moments, batch.target, batch.valid, axis_name)
+    scaled = lambda x: (x - moments.mean) * jax.lax.rsqrt(moments.variance + EPSILON)  # noqa: E731
+    return moments, batch._replace(target=scaled(batch.target), value=scaled(batch.value))
 
 
 def scale_rewards(statistics: Statistics, reward: Array) -> Array:
@@ -206,7 +229,7 @@ def normalize_inputs(statistics: Statistics | tuple[()], inputs: StepInput) -> S
 
 def update_statistics(statistics: Statistics, rollout: Rollout, gamma: Array | float, axis_name: str | None) -> Statistics:
     """Update the statistics with the valid rows of a rollout."""
-    observations, rewards = statistics
+    observations, rewards, values = statistics
     if observations:
         obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
         observations = update_moments(observations, obs, rollout.valid, axis_name)
@@ -216,7 +239,7 @@ def update_statistics(statistics: Statistics, rollout: Rollout, gamma: Array | f
         ends = first | (~rollout.valid & next_first)
         discount = jnp.where(ends, 0.0, jnp.where(rollout.valid, gamma, 1.0))
         rewards = update_reward_statistics(rewards, rollout.reward, discount, rollout.valid, rollout.env_id, axis_name)
-    return Statistics(observations, rewards)
+    return Statistics(observations, rewards, values)
 
 
 def update_reward_statistics(

@@ -71,7 +71,8 @@ def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any) -> Learner:
     """Initialise the learner, with the statistics for normalisation."""
     observations = setup.observation_space if setup.config.normalize_observations else None
     rewards = setup.config.num_envs if setup.config.normalize_rewards else None
-    return setup.init_learner(key, hyperparams, init_statistics(observations, rewards))
+    values = getattr(setup.config, "normalize_values", False)  # a setting of PPO alone
+    return setup.init_learner(key, hyperparams, init_statistics(observations, rewards, values=values))
 
 
 def act(

@@ -7,6 +7,7 @@ its memory in its own state, which contains the state of the wrapped environment
 from __future__ import annotations
 
 from jaxrl.envs.wrappers.actions import StickyParams, action_repeat, clip_action, scale_action, sticky_actions, time_limit
+from jaxrl.envs.wrappers.agents import agent_id, central_state
 from jaxrl.envs.wrappers.base import WRAPPERS, bind_call, usage, wrap
 from jaxrl.envs.wrappers.observations import flatten_observation, frame_stack, select_observation, time_aware
 
@@ -14,7 +15,9 @@ __all__ = [
     "WRAPPERS",
     "StickyParams",
     "action_repeat",
+    "agent_id",
     "bind_call",
+    "central_state",
     "clip_action",
     "flatten_observation",
     "frame_stack",

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 from gymnasium import spaces
 
@@ -25,6 +26,9 @@ ON_HOST = {
     "time_limit": "max_episode_steps=200 (all)",
 }
 """Options of envpool that replace a wrapper."""
+
+FOR_AGENTS = {"agent_id", "central_state", "flatten_observation", "select_observation", "time_limit"}
+"""Wrappers that also take environments of several agents."""
 
 _MADE: dict[str, tuple[Env, Env]] = {}
 """By the name of the result: the last wrapped environment, and the result."""
@@ -48,6 +52,11 @@ def wrapper(function: Callable[..., Env]) -> Callable[..., Env]:
             )
         if not isinstance(env, Env):
             raise TypeError(f"{call.name} wraps a jaxrl.Env, such as make_env('CartPole-v1'), not {type(env).__name__}")
+        if env.num_agents and call.name not in FOR_AGENTS:
+            raise ValueError(
+                f"{call.name} wraps environments of one agent, and {env.name} has {env.num_agents}: use one of "
+                f"{', '.join(sorted(FOR_AGENTS))}"
+            )
         name = f"{env.name}|{format_call(call)}"
         last_env, wrapped_env = _MADE.get(name, (None, env))
         if last_env is not env:
@@ -93,7 +102,9 @@ def usage(name: str) -> str:
 
 
 def map_observation(env: Env, space: spaces.Space, function: Callable[[PyTree], PyTree]) -> Env:
-    """Map observations only. If ``space`` lacks an entry of ``GOAL_KEYS``, the result is not a goal environment."""
+    """Map observations only, each agent's by itself. If ``space`` lacks an entry of ``GOAL_KEYS``, the result is not a goal
+    environment."""
+    function = jax.vmap(function) if env.num_agents else function
 
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         env_state, obs = env.reset(key, params)

@@ -15,6 +15,7 @@ from jaxrl.envs.wrappers.base import inside, map_observation, wrapper
 from jaxrl.settings.validation import check_count
 from jaxrl.spaces.action_masks import MASK_KEY
 from jaxrl.spaces.goals import ACHIEVED, DESIRED
+from jaxrl.spaces.privileged import PRIVILEGED_KEY
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
@@ -28,31 +29,38 @@ def _box(low: Any, high: Any) -> spaces.Box:
 def flatten_observation(env: Env) -> Env:
     """Flatten observations to a vector f32[n]: Discrete one-hot, uint8 scaled to [0, 1], Dict and Tuple concatenated.
 
-    A Dict's ``action_mask`` is left unchanged: the observation is then ``{"obs": f32[n], "action_mask": ...}``.
+    A Dict's ``action_mask`` and ``privileged_state`` are left unchanged: the observation is then ``{"obs": f32[n], …}``.
     """
+    from jaxrl.models.encoders import encode_space  # brings flax
+
+    space: Any = env.observation_space
+    kept = [name for name in (MASK_KEY, PRIVILEGED_KEY) if isinstance(space, spaces.Dict) and name in space.spaces]
+    flat: spaces.Space = flat_box(space)
+    if kept:
+        flat = spaces.Dict({"obs": flat, **{name: space[name] for name in kept}})
+
+    def flatten(obs: PyTree) -> PyTree:
+        vector = encode_space(space, obs)
+        return {"obs": vector, **{name: obs[name] for name in kept}} if kept else vector
+
+    return map_observation(env, flat, flatten)
+
+
+def flat_box(space: spaces.Space) -> spaces.Box:
+    """Return the space of the vectors that ``encode_space`` makes of a space's values. Raise ValueError if nothing is left."""
     from jaxrl.models.encoders import encode_space  # brings flax
 
     def size_of(space: spaces.Space) -> int:
         return int(jax.eval_shape(lambda: encode_space(space, zeros(space))).shape[0])
 
-    space = env.observation_space
-    masked = isinstance(space, spaces.Dict) and MASK_KEY in space.spaces
     size_of(space)  # raises if the mask is the only entry
-    flat: spaces.Space = _box(*_flat_bounds(space, size_of))
-    if masked:
-        flat = spaces.Dict({"obs": flat, MASK_KEY: space[MASK_KEY]})  # type: ignore[index]
-
-    def flatten(obs: PyTree) -> PyTree:
-        vector = encode_space(space, obs)
-        return {"obs": vector, MASK_KEY: obs[MASK_KEY]} if masked else vector
-
-    return map_observation(env, flat, flatten)
+    return _box(*_flat_bounds(space, size_of))
 
 
 def _flat_bounds(space: spaces.Space, size_of: Callable[[spaces.Space], int]) -> tuple[np.ndarray, np.ndarray]:
     """Return the low and high bounds of a value of ``space`` as flattened by ``encode_space``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = [_flat_bounds(part, size_of) for name, part in parts_of(space) if name != MASK_KEY]
+        parts = [_flat_bounds(part, size_of) for name, part in parts_of(space) if name not in (MASK_KEY, PRIVILEGED_KEY)]
         low, high = (np.concatenate(side) for side in zip(*parts, strict=True))
         return low, high
     if isinstance(space, spaces.Box):
@@ -69,11 +77,12 @@ def select_observation(env: Env, *keep: int | str) -> Env:
     ``"CartPole-v1|select_observation(0, 2)"`` is CartPole without its velocities.
 
     Args:
-      keep: indices of the vector, from 0, in output order; or names of Dict entries. ``action_mask`` is always kept.
+      keep: indices of the vector, from 0, in output order; or names of Dict entries. ``action_mask`` and ``privileged_state`` are
+        always kept.
     """
     space = env.observation_space
     if isinstance(space, spaces.Dict):
-        known: list[Any] = [name for name in space if name != MASK_KEY]
+        known: list[Any] = [name for name in space if name not in (MASK_KEY, PRIVILEGED_KEY)]
         allowed = ", ".join(map(repr, known))
     elif isinstance(space, spaces.Box) and len(space.shape) == 1:
         known, allowed = list(range(space.shape[0])), f"0 to {space.shape[0] - 1}"
@@ -83,7 +92,7 @@ def select_observation(env: Env, *keep: int | str) -> Env:
     if wrong or not keep:
         raise ValueError(f"it must name the parts to keep, each once, from {allowed}{f', not {wrong[0]!r}' if wrong else ''}")
     if isinstance(space, spaces.Dict):
-        entries = {name: part for name, part in space.items() if name in (*keep, MASK_KEY)}
+        entries = {name: part for name, part in space.items() if name in (*keep, MASK_KEY, PRIVILEGED_KEY)}
         return map_observation(env, spaces.Dict(entries), lambda obs: {name: obs[name] for name in entries})
     chosen = np.array(keep)
     return map_observation(env, _box(space.low[chosen], space.high[chosen]), lambda obs: obs[chosen])

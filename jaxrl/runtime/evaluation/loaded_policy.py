@@ -15,6 +15,7 @@ from gymnasium import spaces
 from jaxrl.rollout.autoreset import zero_actions
 from jaxrl.runtime.evaluation.export import PLATFORMS, export_row, flat_arrays
 from jaxrl.runtime.system.disk import absolute, replacing
+from jaxrl.spaces.privileged import PRIVILEGED_KEY, has_privileged_state
 from jaxrl.spaces.trees import show_shapes, zeros
 from jaxrl.types import Agent, Array, Key, Policy, PyTree, StepInput
 
@@ -66,7 +67,8 @@ class LoadedPolicy:
         """Return the action in the environment's units, as a NumPy array: for one observation, or [B] for a batch.
 
         Args:
-          obs: an observation of ``observation_space``, or a batch with one more axis in front.
+          obs: an observation of ``observation_space``, or a batch with one more axis in front, such as those of several agents.
+            A ``privileged_state`` may be left out.
           explore: act as in training instead of greedily; default: as passed to ``load_policy``.
           key: random key for exploring in this call; default: a new key for each call, derived from the key passed to
             ``load_policy``.
@@ -155,6 +157,8 @@ class LoadedPolicy:
         space = self.observation_space
         if isinstance(obs, list | tuple) and not isinstance(space, spaces.Dict | spaces.Tuple):
             obs = _as_array(obs)
+        if has_privileged_state(space) and isinstance(obs, dict) and PRIVILEGED_KEY not in obs:
+            obs = _with_any_state(space, obs)
         leaves, structure = jax.tree.flatten(obs)
         if structure != self._structure:
             shapes = show_shapes(jax.eval_shape(lambda: zeros(space)))
@@ -165,6 +169,16 @@ class LoadedPolicy:
         if len(batches) > 1:
             raise ValueError("obs has leaves with and without a batch axis, or of different sizes")
         return leaves, batches.pop() if batches else None
+
+
+def _with_any_state(space: Any, obs: dict[str, Any]) -> dict[str, Any]:
+    """Return an observation, or a batch of them, with zeros for the privileged state, which no policy sees."""
+    name = next((name for name in space if name in obs), None)
+    if name is None:
+        return obs
+    example, like = jax.tree.leaves(obs[name])[0], jax.tree.leaves(jax.eval_shape(lambda: zeros(space[name])))[0]
+    lead = np.shape(example)[: max(0, np.ndim(example) - like.ndim)]
+    return {**obs, PRIVILEGED_KEY: jax.tree.map(np.asarray, zeros(space[PRIVILEGED_KEY], lead))}
 
 
 def _act(
