@@ -98,7 +98,6 @@ def test_masks_are_those_that_jaxrl_has(env_id: str, space: Any, size: int) -> N
 @pytest.mark.parametrize(
     ("env_id", "message"),
     [
-        needs("jumanji", "jumanji:Connector-v3", r"reward of shape \(10,\), for several agents"),
         needs("jumanji", "jumanji:Snake", "jumanji has no environment 'Snake': write 'jumanji:Snake-v1'"),
         needs("jumanji", "jumanji:Snake-v1?size=3", "no option 'size'"),
         needs("xminigrid", "xminigrid:XLand-MiniGrid-R1-9x9", "xminigrid has no environment 'XLand-MiniGrid-R1-9x9'"),
