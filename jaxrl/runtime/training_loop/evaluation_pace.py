@@ -35,7 +35,8 @@ def is_slow(env: Env | HostEnv) -> bool:
 def numbers_per_step(env: Env) -> int:
     """Return how many numbers a step of one environment computes, including intermediate ones. The step is traced, not run."""
     env_state, _ = jax.eval_shape(env.reset, abstract_key(), env.params)
-    program = jax.make_jaxpr(env.step)(abstract_key(), env_state, abstract(env.action_space), env.params).jaxpr
+    action = abstract(env.action_space, env.num_agents)
+    program = jax.make_jaxpr(env.step)(abstract_key(), env_state, action, env.params).jaxpr
     try:
         return _numbers(program)
     except NotInThisJax:  # treat it as fast
