@@ -12,7 +12,6 @@ from functools import partial
 
 from gymnasium import spaces
 
-from jaxrl.models.agents import per_agent
 from jaxrl.models.batch_renorm import BatchRenorm
 from jaxrl.models.config import ActorCriticConfig, GreedyPolicyConfig, QNetworkConfig, configured_by
 from jaxrl.models.control import action_value, deterministic_policy, policy_network
@@ -32,7 +31,7 @@ from jaxrl.models.networks import (
 )
 from jaxrl.models.settings import make_network
 from jaxrl.models.values import QuantileOutput, value_network
-from jaxrl.models.wrap import from_linen, from_nnx
+from jaxrl.models.wrap import from_linen, from_nnx, per_agent
 from jaxrl.settings.loadable import component
 from jaxrl.spaces.privileged import check_privileged
 from jaxrl.types import Model

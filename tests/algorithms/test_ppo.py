@@ -198,7 +198,8 @@ def test_the_warm_up_seeds_the_statistics_with_valid_rows() -> None:
     """8 rows in 4 environments: times 0 1 2 [3] 0 1 2 [3], with reset rows in brackets."""
     state = jit(normalizing().init)(KEY())
     assert normalizing().algorithm.warmup_iterations == 1 and small_ppo(clock()).algorithm.warmup_iterations == 0
-    observations, rewards = state.learner.statistics
+    observations, rewards, values = state.learner.statistics
+    assert values == ()
     assert float(observations.count) == pytest.approx(4 * 6, rel=1e-4)
     np.testing.assert_allclose(observations.mean, [55.0], rtol=1e-4)
     np.testing.assert_allclose(observations.variance, [25 * 2 / 3], rtol=2e-2)

@@ -80,7 +80,7 @@ FLOORS = (
     ("models", "optimize", "replay"),
     ("agent", "envs", "intrinsic"),
     ("builder",),
-    ("algorithms", "options", "parallel", "training"),
+    ("agents", "algorithms", "options", "parallel", "training"),
 )
 """Layers.
 
@@ -173,7 +173,7 @@ def test_a_folder_is_seen_at_a_glance() -> None:
     counts = Counter(path.parent for name, path in MODULES.items() if name not in of_algorithms)
     assert not {folder.name: number for folder, number in counts.items() if number > 16}  # with its __init__.py
     rooms = {name.split(".")[1] for name in MODULES if "." in name}
-    assert len(rooms) <= 27
+    assert len(rooms) <= 28
 
 
 def test_no_circles() -> None:
@@ -369,9 +369,9 @@ def code_lines(algorithm: str) -> list[str]:
 @pytest.mark.parametrize(
     "algorithm, lines",
     [
-        ("ppo", 215),
+        ("ppo", 228),
         ("dqn", 195),
-        ("pqn", 135),
+        ("pqn", 160),
         ("r2d2", 250),
         ("a2c", 62),
         ("impala", 75),

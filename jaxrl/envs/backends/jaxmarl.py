@@ -59,10 +59,10 @@ def list_names() -> list[str]:
 
 
 def family(name: str) -> str:
-    """Return the family of an environment, such as MPE or SMAX."""
+    """Return the family of an environment, MPE, SMAX, MABrax or others."""
     if name in MABRAX:
         return "MABrax"
-    return "MPE" if name.startswith("MPE_") else "SMAX" if name.endswith("SMAX") else name.partition("_v")[0]
+    return "MPE" if name.startswith("MPE_") else "SMAX" if name.endswith("SMAX") else "others"
 
 
 def make(name: str, options: dict[str, Any]) -> Env:

@@ -15,7 +15,7 @@ from jaxrl.envs.checks.validate import abstract_key
 from jaxrl.envs.ids import check_name, check_options, defaults_of
 from jaxrl.settings.packages import import_package
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.trees import cast_like
+from jaxrl.spaces.trees import AGENT_KEY, cast_like
 from jaxrl.types import Array, Env, Key, PyTree, ResetFn, StepFn, TimeStep
 
 MOST_JOINT = 2**16
@@ -32,8 +32,6 @@ JOINT = {"Cleaner", "MMST", "RobotWarehouse"}
 
 OWN = (MASK_KEY, "agents_view", "searcher_views")
 """Parts of an observation that have an axis of agents. All agents see the other parts, whole."""
-
-AGENT_ID = "agent_id"
 
 
 def list_names() -> list[str]:
@@ -53,7 +51,7 @@ def make(name: str, options: dict[str, Any]) -> Env:
       ``time_limit``. Any other end truncates.
 
       Several agents (``Env.num_agents``) share parts of the observation that have no axis of agents. Where they share all but the
-      mask, ``agent_id`` is added, the number of the agent, one-hot. A reward for all is given to each.
+      mask, ``agent_id`` is added, as the wrapper of that name does. A reward for all is given to each.
 
     Raises:
       ValueError: the environment or an option does not exist, or agents have separate rewards and no axis in the action.
@@ -84,7 +82,7 @@ def _team(task: Any, num_agents: int) -> Env:
     assert isinstance(whole, spaces.Dict)
     parts = {name: _of_one(part) if name in OWN else part for name, part in whole.items()}
     if shared := not {*parts} & {*OWN} - {MASK_KEY}:
-        parts[AGENT_ID] = spaces.MultiBinary(num_agents)
+        parts[AGENT_KEY] = spaces.Discrete(num_agents)
     if MASK_KEY in parts:
         parts[MASK_KEY] = spaces.MultiBinary(int(np.prod(parts[MASK_KEY].shape)))  # type: ignore[arg-type]
 
@@ -96,7 +94,7 @@ def _team(task: Any, num_agents: int) -> Env:
         }
         if MASK_KEY in each:
             each[MASK_KEY] = each[MASK_KEY].astype(jnp.int8)
-        return each | ({AGENT_ID: jnp.eye(num_agents, dtype=jnp.int8)} if shared else {})
+        return each | ({AGENT_KEY: jnp.arange(num_agents, dtype=jnp.int32)} if shared else {})
 
     reset, step = _functions(task, observe, lambda action: action.astype(task.action_spec.dtype))
 

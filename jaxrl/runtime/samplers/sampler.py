@@ -48,11 +48,11 @@ class EnvGroup:
     """Environments that step together: the same ones for each seed, [*lead, B], covering ``part`` of a rollout's lanes."""
 
     def __init__(self, agent: Agent, seeds: int | Sequence[int], first_id: int, part: slice, watch: Stopwatch) -> None:
-        self.watch = watch
         """
         Args:
           first_id: id of the first environment of the rollout.
         """
+        self.watch = watch
         self.part, self.num_lanes = part, part.stop - part.start
         self.lead: tuple[int, ...] = np.shape(seeds)[:1]
         env, each = host_env(agent), max(1, agent.env.num_agents)
