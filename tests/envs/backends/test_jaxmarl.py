@@ -283,7 +283,7 @@ def test_names_and_families() -> None:
     listed = list_envs("jaxmarl")
     assert "jaxmarl:MPE_simple_spread_v3" in listed and len(listed) == 26
     families = {name: family_of(f"jaxmarl:{name}") for name in ("MPE_simple_v3", "SMAX", "overcooked_v2", "hopper_3x1")}
-    assert families == {"MPE_simple_v3": "MPE", "SMAX": "SMAX", "overcooked_v2": "overcooked", "hopper_3x1": "MABrax"}
+    assert families == {"MPE_simple_v3": "MPE", "SMAX": "SMAX", "overcooked_v2": "others", "hopper_3x1": "MABrax"}
     assert make_env("jaxmarl:switch_riddle?max_steps=4").name == "jaxmarl:switch_riddle?max_steps=4"
 
 

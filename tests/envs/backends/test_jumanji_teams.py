@@ -32,8 +32,8 @@ def pure(name: str) -> Env:
     [
         ("LevelBasedForaging-v0", 2, 6, {"agents_view": (12,), "step_count": ()}),
         ("RobotWarehouse-v0", 4, 5, {"agents_view": (66,), "step_count": ()}),
-        ("Cleaner-v0", 3, 4, {"agent_id": (3,), "agents_locations": (3, 2), "grid": (10, 10), "step_count": ()}),
-        ("Connector-v3", 10, 5, {"agent_id": (10,), "grid": (10, 10), "step_count": ()}),
+        ("Cleaner-v0", 3, 4, {"agent_id": (), "agents_locations": (3, 2), "grid": (10, 10), "step_count": ()}),
+        ("Connector-v3", 10, 5, {"agent_id": (), "grid": (10, 10), "step_count": ()}),
     ],
 )
 def test_spaces_are_those_of_one_agent(name: str, agents: int, actions: int, parts: dict[str, Any]) -> None:
@@ -43,6 +43,7 @@ def test_spaces_are_those_of_one_agent(name: str, agents: int, actions: int, par
     assert isinstance(env.observation_space, spaces.Dict)
     shapes = {part: space.shape for part, space in env.observation_space.items()}
     assert shapes == parts | {"action_mask": (actions,)}
+    assert "agent_id" not in parts or env.observation_space["agent_id"] == spaces.Discrete(agents)
 
 
 def test_records_in_records_and_actions_without_a_mask() -> None:
@@ -132,6 +133,33 @@ def test_rows_of_a_team() -> None:
     np.testing.assert_array_equal(reached.terminated, np.array([[0, 0], [1, 0], [1, 0], [1, 0]], bool))
     np.testing.assert_array_equal(reached.truncated, np.array([[0, 0], [0, 0], [0, 0], [0, 1]], bool))
     np.testing.assert_array_equal(reached.obs["agents_view"][:, :, 0], [[1, 11], [2, 12], [3, 13], [4, 14]])
+
+
+class Shared(NamedTuple):
+    clock: Any
+    action_mask: Any
+
+
+class Blind(Two):
+    """Two agents that see the same."""
+
+    observation_spec = jumanji.specs.Spec(
+        Shared, "ObservationSpec", **{name: vars(Two.observation_spec)[name] for name in ("clock", "action_mask")}
+    )
+
+    def seen(self, time: Any) -> Any:
+        return Shared(*super().seen(time)[1:])
+
+
+def test_agents_that_see_the_same_know_their_number() -> None:
+    env = backend._team(Blind(), 2)
+    assert not find_problems(env)
+    _, obs = env.reset(jax.random.key(0), ())
+    assert {name: x.tolist() for name, x in obs.items()} == {
+        "agent_id": [0, 1],
+        "clock": [0, 0],
+        "action_mask": [[1, 1, 1], [1, 1, 0]],
+    }
 
 
 def test_ppo_trains_a_team() -> None:
