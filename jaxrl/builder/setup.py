@@ -380,6 +380,10 @@ def prepare(
     losses = resolve_losses(parts.get("extra_losses", ()))
     intrinsic = resolve_intrinsic(parts.get("intrinsic"), bound)
     output = model_output(parts["model"], model, seen, unrolled=memory)
+    if structure.episodes and bound.num_agents:
+        raise ValueError(
+            f"{title} plays environments of one agent, and {bound.name} has {bound.num_agents}: use one that learns from rollouts"
+        )
     num_agents = 0 if structure.episodes or (dataset is not None and not structure.online) else bound.num_agents
     lanes = checked(structure, num_agents, recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)

@@ -159,3 +159,14 @@ def test_what_an_agent_sees_after_its_end_teaches_nothing(algorithm: str) -> Non
         learners.append([getattr(state.learner, name) for name in ("params", "opt_state", "statistics")])
     jax.tree.map(np.testing.assert_array_equal, *learners)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(learners[0]))
+
+
+def test_populations_play_alone() -> None:
+    with pytest.raises(ValueError, match="ES plays environments of one agent, and mortal has 3: use one that learns from"):
+        jaxrl.make_es(mortal(), horizon=5)
+
+
+@pytest.mark.parametrize("sampler", ["async", "xla"])
+def test_samplers_of_one_agent(sampler: str) -> None:
+    with pytest.raises(ValueError, match=f"sampler='{sampler}' is for environments of one agent, and hosted:mortal has 3"):
+        jaxrl.run(small("ppo", hosted(mortal())), 64, sampler=sampler, quiet=True)
