@@ -56,11 +56,13 @@ def _name(source: Any) -> str:
 
 
 def _refuse_own(source: Any, name: str, options: Mapping[str, Any]) -> None:
-    """Raise TypeError with advice if the function makes a jaxrl environment."""
+    """Raise TypeError with advice if the function makes a jaxrl environment, or one of PettingZoo."""
     try:
         env = None if isinstance(source, type) else source(**options)
     except Exception:  # the caller reports its own error
         return
+    if _has_agents(env):
+        raise TypeError(WANTED + _of_pettingzoo(name, getattr(source, "__module__", "module"))) from None
     if isinstance(env, Env | HostEnv):
         kind = type(env).__name__
         raise TypeError(f"{WANTED}{name}, which makes a jaxrl.{kind}: call it, or give its id 'module:{name}'") from None
@@ -87,6 +89,19 @@ def _foreign(source: Any) -> str:
         kind = type(value.unwrapped).__name__
         maker = f"'gymnasium:{known}' or env=lambda: gymnasium.make({known!r})" if known else f"{kind} or env=lambda: {kind}(…)"
         return f"a single {kind}: give an id, class or function to make num_envs of them, env={maker}"
+    if _has_agents(value):
+        made_by: type = value if isinstance(value, type) else type(value)
+        return _of_pettingzoo(made_by.__name__, made_by.__module__)
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return type(value).__name__ if library in ("builtins", "jaxrl") else f"{library}'s {kind}"
+
+
+def _has_agents(value: Any) -> bool:
+    """Return whether this is a class or an environment of PettingZoo, which need not be installed."""
+    kind = value if isinstance(value, type) else type(value)
+    return any(base.__module__.startswith("pettingzoo.") for base in kind.__mro__)
+
+
+def _of_pettingzoo(name: str, module: str) -> str:
+    return f"PettingZoo's {name}: give the id of its class or function, 'pettingzoo:{module}:{name}'"

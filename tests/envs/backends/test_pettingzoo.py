@@ -3,6 +3,7 @@ workers, and what is refused."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.types import HostEnv
 
 pytest.importorskip("pettingzoo")
+pettingzoo_envs = importlib.import_module("tests.helpers.pettingzoo_envs")
 
 OURS = "pettingzoo:tests.helpers.pettingzoo_envs:"
 NUM_ENVS = 2
@@ -279,6 +281,15 @@ def test_ids_and_names() -> None:
     assert registered.action_space == spaces.Discrete(3)
     assert "pettingzoo:jaxrl-tests/Mortal-v3" in list_envs("pettingzoo")
     assert [family_of(f"pettingzoo:{name}") for name in ("sisl/pursuit-v5", "a.b:c", "mpe2.simple_v3")] == ["sisl", "a", "mpe2"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [(pettingzoo_envs.Mortal, "Mortal"), (pettingzoo_envs.Mortal(), "Mortal"), (pettingzoo_envs.converted, "converted")],
+)
+def test_a_class_or_an_environment_is_answered_with_its_id(source: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"PettingZoo's {name}: give the id .*'pettingzoo:tests.helpers.pettingzoo_envs:{name}'"):
+        make_env(source)
 
 
 def test_what_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
