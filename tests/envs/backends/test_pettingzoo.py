@@ -19,6 +19,7 @@ from jaxrl.envs import check_env, describe_env, family_of, list_envs, make_env, 
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.subprocess.processes import WorkerRestarted
 from jaxrl.runtime.samplers.sampler import HostSampler
+from jaxrl.runtime.samplers.stepper import Stepper
 from jaxrl.types import HostEnv
 
 pytest.importorskip("pettingzoo")
@@ -159,6 +160,24 @@ def test_a_worker_that_is_replaced_in_mid_episode_begins_anew(tmp_path: Path) ->
     assert (row.obs[anew, 0, 2] != first[anew, 0, 2]).all()
     assert envs.step(action).obs[anew, :, 0].tolist() == [[1, 1, 1]] * int(anew.sum())
     envs.close()
+
+
+def test_lanes_of_a_replaced_worker_begin_together(tmp_path: Path) -> None:
+    """Also that of the agent which had ended: the row is not valid for any of them, and the next one begins an episode."""
+    env = host(f"{OURS}Mortal", once=str(tmp_path / "crashed"), num_workers=1, worker_restarts=1)
+    stepper, action = Stepper(env, 1, 0), np.zeros(3, int)
+    stepper.reset()
+    row = stepper.step(action)
+    assert row.valid.tolist() == [True] * 3 and row.over.tolist() == [True, False, False]
+    with pytest.warns(WorkerRestarted):
+        row = stepper.step(action)
+    assert not row.valid.any() and not row.over.any() and not (row.terminated | row.truncated).any()
+    assert row.reward.tolist() == [0, 0, 0] and stepper.input.is_first.tolist() == [True] * 3
+    assert stepper.input.obs[:, 0].tolist() == [0, 0, 0]
+    after, expected = [stepper.step(action) for _ in range(3)], [[1.01, 11.01, 21.01], [0, 12.01, 22.01], [0, 13.01, 0]]
+    np.testing.assert_allclose([row.reward for row in after], expected, rtol=1e-6)
+    np.testing.assert_allclose(after[-1].episode.episodic_return, [1.01, 36.03, 43.02], rtol=1e-6)
+    stepper.close()
 
 
 # ------------------------------------------------------------------------------------------------------------- spaces and masks
