@@ -82,6 +82,9 @@ class Mortal(pettingzoo.ParallelEnv):
             truncated["bob"] = "no"
         return (obs, rewards, terminated, truncated) if self.fault == "short" else (obs, rewards, terminated, truncated, infos)
 
+    def state(self) -> np.ndarray:
+        return np.array([self.time, 7.0])
+
     def render(self) -> np.ndarray:
         return np.full((20, 30, 3), self.time, np.uint8)
 

@@ -23,11 +23,13 @@ from jaxrl.envs.teams import OBSERVATION, padding_of
 from jaxrl.settings.aliases import nearest
 from jaxrl.settings.packages import import_named, import_package, not_found
 from jaxrl.spaces.action_masks import MASK_KEY
+from jaxrl.spaces.privileged import PRIVILEGED_KEY
 from jaxrl.types import HostEnv
 
 OURS: dict[str, Any] = {
     **{name: GYMNASIUM[name] for name in ("num_workers", "worker_timeout", "worker_restarts", "max_episode_steps")},
     "agent_id": None,
+    "world_state": False,
 }
 """Options that jaxrl adds to every environment, with defaults."""
 
@@ -72,7 +74,8 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
       options: arguments of the environment, and those of ``OURS``. ``num_workers``, ``worker_timeout``, ``worker_restarts``: as
         for Gymnasium's environments. ``max_episode_steps``: truncates the agents that are left after this number of rows.
         ``agent_id``: append the number of an agent to its observation, one-hot; by default only if the agents have unequal
-        spaces, which are then padded (``jaxrl.envs.teams.pad``).
+        spaces, which are then padded (``jaxrl.envs.teams.pad``). ``world_state``: add what ``state()`` returns as
+        ``privileged_state``.
 
     Returns:
       A HostEnv with ``num_agents``, in the order of ``possible_agents``. An agent that ended keeps its flags and its last
@@ -142,7 +145,20 @@ def _task(label: str, maker: Maker, env: Any, ours: Mapping[str, Any]) -> Task:
         except ValueError as error:
             raise ValueError(f"{label}, whose agents are {', '.join(map(repr, agents))}: {error}") from None
     action_space = taken[0] if padding is None else padding.action_space
-    return Task(label, maker, agents, seen, taken, told, action_space, padding, ours["max_episode_steps"])
+    world = _world_space(label, env) if ours["world_state"] else None
+    return Task(label, maker, agents, seen, taken, told, action_space, padding, world, ours["max_episode_steps"])
+
+
+def _world_space(label: str, env: Any) -> spaces.Space:
+    """Return the space of ``state()``, of an environment that was reset."""
+    try:
+        state = np.asarray(env.state())
+    except (AttributeError, NotImplementedError):
+        raise ValueError(f"{label} has no state(), which world_state=True needs: leave it out") from None
+    space = getattr(env, "state_space", None)
+    if space is None:
+        space = spaces.Box(-np.inf, np.inf, state.shape, np.float32)
+    return narrow_space(label, "state_space", space)
 
 
 def _masked(space: spaces.Space, action_space: spaces.Space, told: bool) -> spaces.Space:
@@ -158,7 +174,12 @@ def _masked(space: spaces.Space, action_space: spaces.Space, told: bool) -> spac
 
 
 def _common_space(task: Task) -> spaces.Space:
-    return task.seen[0] if task.padding is None else task.padding.observation_space
+    """Return the observation space of each agent, as the environments give it."""
+    space = task.seen[0] if task.padding is None else task.padding.observation_space
+    if task.world is None:
+        return space
+    parts = space.spaces if isinstance(space, spaces.Dict) else {OBSERVATION: space}
+    return spaces.Dict({**parts, PRIVILEGED_KEY: task.world})
 
 
 def _registry() -> dict[str, Any]:

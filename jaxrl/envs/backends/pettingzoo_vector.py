@@ -18,6 +18,7 @@ from jaxrl.envs.host import check_actions, env_seeds, one_line, quiet
 from jaxrl.envs.teams import OBSERVATION, Padding
 from jaxrl.settings.validation import check_count
 from jaxrl.spaces.action_masks import MASK_KEY
+from jaxrl.spaces.privileged import PRIVILEGED_KEY
 from jaxrl.types import HostEnvs, HostStep, PyTree
 
 
@@ -87,6 +88,8 @@ class Task(NamedTuple):
     """That of all agents."""
     padding: Padding | None
     """None if all agents have equal spaces, which stay as they are."""
+    world: spaces.Space | None = None
+    """Space of ``state()``, if critics shall see it."""
     max_episode_steps: int | None = None
 
     def check(self, action: Any, num_envs: int) -> np.ndarray:
@@ -110,6 +113,7 @@ class Running:
         shape = len(seeds), len(task.agents)
         self._seen = [empty(space, len(seeds)) for space in task.seen]
         """Last observation of each agent, [num_envs, ...]."""
+        self._world = None if task.world is None else empty(task.world, len(seeds))
         self._terminated, self._truncated = np.zeros((2, *shape), bool)
         self._reward, self._time = np.zeros(shape, np.float32), np.zeros(len(seeds), int)
         try:
@@ -180,6 +184,7 @@ class Running:
         self._refuse_others(i, {})
         for k, agent in enumerate(self._task.agents):
             self._observe(i, k, observations[agent], infos.get(agent, {}))
+        self._write_world(i)
         self._terminated[i] = self._truncated[i] = False
         self._time[i] = 0
 
@@ -204,6 +209,7 @@ class Running:
             self._observe(i, k, observations[agent], infos.get(agent, {}))
             if agent not in env.agents and not flags[agent]:
                 raise Wrong(f"agent {agent!r} left env.agents, and neither its termination nor its truncation is True")
+        self._write_world(i)
         if self._time[i] == self._task.max_episode_steps:
             self._truncated[i] |= ~self._terminated[i]
 
@@ -227,11 +233,18 @@ class Running:
         mask = info.get(MASK_KEY, np.ones(places[MASK_KEY].shape[1:], np.int8))  # there is none after an end
         write(places[MASK_KEY], i, mask, f"infos[{agent!r}][{MASK_KEY!r}]")
 
+    def _write_world(self, i: int) -> None:
+        if self._world is not None:
+            write(self._world, i, self._envs[i].state(), "state()")
+
     def _obs(self) -> PyTree:
         """Return the observations of all agents, [num_envs, num_agents, ...], in new arrays."""
-        if self._task.padding is not None:
-            return self._task.padding.observations(self._seen)
-        return tree.map_structure(lambda *x: np.stack(x, 1), *self._seen)
+        padding, agents = self._task.padding, len(self._task.agents)
+        stacked = padding.observations(self._seen) if padding else tree.map_structure(lambda *x: np.stack(x, 1), *self._seen)
+        if self._world is None:
+            return stacked
+        world = tree.map_structure(lambda x: np.repeat(x[:, None], agents, 1), self._world)
+        return {**(stacked if isinstance(stacked, dict) else {OBSERVATION: stacked}), PRIVILEGED_KEY: world}
 
     def _actions(self, action: Any) -> dict[str, np.ndarray]:
         """Return the actions of each agent, [num_envs, ...], in its own space."""

@@ -57,6 +57,7 @@ def rows(envs: Any, action: Any, count: int, fields: Any = ("obs", "reward", "te
         "Mortal?agent_id=True",
         "Mortal?max_episode_steps=2",
         "Mortal?num_workers=2",
+        "Mortal?world_state=True&agent_id=True",
         "Pair",
         "Pair?mask='info'",
         "Pair?mask='obs'",
@@ -200,6 +201,22 @@ def test_unequal_agents_are_padded(mask: str) -> None:
     assert host(f"{OURS}Pair", agent_id=False).observation_space["observation"].shape == (2,)  # type: ignore[index]
 
 
+def test_critics_may_see_the_state_of_the_world() -> None:
+    """It goes on while one agent waits for the others, and is that of the reset in the row that is spent on it."""
+    env = host(f"{OURS}Mortal", world_state=True)
+    assert isinstance(env.observation_space, spaces.Dict)
+    assert env.observation_space["privileged_state"].shape == (2,)
+    envs = env.open(1, 0)
+    seen = [envs.reset()["privileged_state"]] + [envs.step(np.zeros((1, 3), int)).obs["privileged_state"] for _ in range(4)]
+    assert [x[0].tolist() for x in seen] == [[[t, 7]] * 3 for t in (0, 1, 2, 3, 0)]
+    agent = jaxrl.make_mappo(env, num_envs=2)
+    assert agent.num_lanes == 6
+    with pytest.raises(ValueError, match=r"Pair has no state\(\), which world_state=True needs"):
+        host(f"{OURS}Pair", world_state=True)
+    with pytest.raises(ValueError, match="world_state=2 must be True or False"):
+        host(f"{OURS}Pair", world_state=2)
+
+
 def test_equal_agents_stay_as_they_are() -> None:
     assert host(f"{OURS}Mortal").observation_space == spaces.Box(-np.inf, np.inf, (3,), np.float32)
     numbered = host(f"{OURS}Mortal", agent_id=True)
@@ -341,7 +358,7 @@ def test_real_ones(env_id: str, agents: int, limit: int) -> None:
 # ------------------------------------------------------------------------------------------------------------------- everything
 
 
-@pytest.mark.parametrize("name", ["Mortal", "Pair?mask='info'&num_workers=1"])
+@pytest.mark.parametrize("name", ["Mortal", pytest.param("Pair?mask='info'&num_workers=1", marks=pytest.mark.slow)])
 def test_ppo_trains_and_is_evaluated(name: str) -> None:
     agent = jaxrl.make_ppo(
         f"{OURS}{name}", num_envs=2, rollout_length=8, num_minibatches=1, num_epochs=1, model={"hidden_sizes": (4,)}
