@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from benchmarks.offline_scores import BARS, Bar
+from benchmarks.offline_scores import BARS, CONSERVATIVE, Bar
 from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCHES
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.presets import CHAIN, HIDDEN, PRESETS, Preset
@@ -75,10 +75,17 @@ class Experiment(NamedTuple):
         return sum(score >= self.threshold for score in scores) >= self.passing_seeds
 
 
+FURTHER: dict[str, dict[str, Any]] = {
+    "cql-pendulum-mixed": {"most_above": CONSERVATIVE},
+    "dt-cartpole-mixed": {"least_correlation": 0.9},
+}
+"""Further requirements on presets."""
+
+
 def of_preset(preset: Preset) -> Experiment:
     """Return the experiment that measures a preset's score."""
     assert preset.threshold is not None, preset.name
-    return Experiment(
+    measured = Experiment(
         preset.name,
         ALGORITHMS[preset.algorithm].builder,
         preset.env,
@@ -89,6 +96,7 @@ def of_preset(preset: Preset) -> Experiment:
         preset.passing_seeds,
         data=preset.dataset,
     )
+    return measured._replace(**FURTHER.get(preset.name, {}))
 
 
 def control(preset: Preset, name: str, without: str, threshold: float) -> Experiment:
@@ -118,9 +126,9 @@ def by_workers(algorithm: str, scheme: str, total_steps: int = 500_000, num_seed
 def from_data(bar: Bar) -> Experiment:
     """Return the experiment of an algorithm that learns from a dataset alone."""
     task = bar.task
-    length = bar.updates or task.updates, task.num_seeds, bar.threshold, bar.passing_seeds
+    length = bar.updates or task.updates, task.num_seeds, bar.threshold
     measured = Experiment(bar.name, bar.builder, task.env, bar.settings, *length, at_most=bar.at_most, data=bar.data)
-    return measured._replace(most_above=bar.most_above, least_correlation=bar.least_correlation)
+    return measured._replace(most_above=bar.most_above)
 
 
 PONG = {

@@ -176,7 +176,7 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool, datase
         "seeds": list(range(experiment.num_seeds)),
         "total_steps": int(history["rows"][-1]),
         "train_seconds": train_seconds(history),
-        "command": machine.command(),
+        "command": f"python -m benchmarks scores {experiment.name}",  # also if others ran before, or from other folders
         "date": machine.timestamp(),
         "versions": {"python": platform.python_version()} | installed_versions(),
         "hardware": machine.hardware() | {"devices": [f"{device.platform}:{device.id}" for device in jax.local_devices()]},

@@ -7,6 +7,7 @@ MkDocs calls the functions named ``on_…``. They replace these marks in a page'
 * ``<!-- curves: PPO -->``: their learning curves and commands
 * ``<!-- speed: ppo -->``: the measured speed
 * ``<!-- switches: CartPole-v1 -->``: scores of DQN's variants
+* ``<!-- asked: NAME -->``: returns that a decision transformer was asked for, and reached
 * ``<!-- scaling: shared -->``: a table of devices and processes
 * ``<!-- algorithms: table -->``: a list from the registry
 * ``<!-- environments: gymnax -->``: the ids of a backend
@@ -18,6 +19,7 @@ They also convert LaTeX to MathML, add a page with the source of each algorithm,
 from __future__ import annotations
 
 import contextlib
+import json
 import html
 import importlib.util
 import io
@@ -46,7 +48,7 @@ WIDTH = "100"
 HELP = re.compile(r"<!-- help: ?([a-z0-9 ]*)-->")
 LISTS = re.compile(r"<!-- algorithms: (\w+) -->")
 ENVIRONMENTS = re.compile(r"<!-- environments: (\w+) -->")
-MEASURED = re.compile(r"<!-- (results|curves|speed|switches|scaling): (.+?) -->")
+MEASURED = re.compile(r"<!-- (results|curves|speed|switches|scaling|asked): (.+?) -->")
 LOGGED = re.compile(r"^## What is logged\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"\[code: (\w+)\.py \| (.+?)\]")
 EQUATION = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
@@ -223,6 +225,16 @@ def score_row(result: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def asked(name: str) -> str:
+    """Return a table of the returns that a score's policies were asked for, and of those that they reached."""
+    found = json.loads((SCORES / f"{name}.json").read_text(encoding="utf-8"))["asked_returns"]
+    wanted = [f"{x:.0f}" for x in found["asked"]]
+    reached = [f"{sum(x) / len(x):.0f}" for x in found["returned"]]
+    return "\n".join(
+        f"| {' | '.join(row)} |" for row in (["asked for", *wanted], ["---"] * (len(wanted) + 1), ["returned", *reached])
+    )
+
+
 def curves(agent: str) -> str:
     """Return the image of an algorithm's learning curves, drawn by ``benchmarks``, and the commands of each score."""
     picture = f"![Learning curves of {agent}](curves/{page_name(agent)}.png)"
@@ -273,6 +285,7 @@ MEASURES: dict[str, Callable[[str], str]] = {
     "curves": curves,
     "speed": speed,
     "switches": switches,
+    "asked": asked,
     "scaling": scaling,
 }
 

@@ -18,6 +18,7 @@ from benchmarks.asked_returns import asked_returns, rank_correlation
 from benchmarks.experiments import EXPERIMENTS, Experiment
 from benchmarks.first_values import first_values, overestimation
 from benchmarks.recipes import RECIPES, Part, Training
+from jaxrl.algorithms.presets.offline import OFFLINE
 from jaxrl.training import evaluate_pure
 from tests.helpers.datasets import random_dataset
 
@@ -179,7 +180,8 @@ def test_tiny_datasets(tmp_path: Path, tiny_recipes: None) -> None:
 def test_experiments_name_datasets() -> None:
     found = {name: x for name, x in EXPERIMENTS.items() if x.data}
     assert {"iql-pendulum-mixed", "td3bc-pendulum-mixed", "td3bc-halfcheetah-medium-expert"} <= set(found)
-    assert set(found) == {bar.name for bar in offline_scores.BARS}
+    assert set(found) == {bar.name for bar in offline_scores.BARS} | {preset.name for preset in OFFLINE}
+    assert all(RECIPES[preset.dataset][0].training.env == preset.env for preset in OFFLINE)
     for bar in offline_scores.BARS:
         assert RECIPES[bar.data][0].training.env == bar.task.env and bar.variant in offline_scores.VARIANTS
     settings = {name: found[f"td3bc-{name}"].settings["cloning"] for name in ("pendulum-replay", "halfcheetah-medium-expert")}

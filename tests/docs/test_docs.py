@@ -240,7 +240,7 @@ def test_results_are_those_of_the_benchmarks(path: Path) -> None:
     table, curves = hooks.results(entry.title), hooks.curves(entry.title)
     score = interval_text(result["mean"], *result["interval"])
     assert f"| `{path.stem}` |" in table and f"| {score} |" in table
-    (row,) = (line.split("|") for line in PAGES["results.md"].splitlines() if line.startswith(f"| {path.stem} "))
+    row, *_ = (line.split("|") for line in PAGES["results.md"].splitlines() if line.startswith(f"| {path.stem} "))
     expected = [path.stem, f"{result['total_steps']:,}", f"{len(result['seeds'])}", score]
     assert [cell.strip() for cell in row[1:5]] == expected
     assert f"(curves/{entry.name}.png)" in curves and (hooks.PICTURES / f"{entry.name}.png").is_file()

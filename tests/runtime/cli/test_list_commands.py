@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,12 +24,13 @@ from jaxrl.builder.old_specs import converted
 from jaxrl.envs.wrappers import WRAPPERS, usage
 from jaxrl.rollout.collect import example_rollout
 from jaxrl.runtime.cli.commands import envs as envs_command
-from jaxrl.runtime.cli.commands.train import ALGORITHMS, parse
+from jaxrl.runtime.cli.commands.train import ALGORITHMS, parse, train
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.run_flags import run_flags
 from jaxrl.runtime.console import tables
 from jaxrl.settings.options import dotted_names, option_fields
 from tests.helpers.agents import gymnax_id, required, slow_unless
+from tests.helpers.datasets import random_dataset
 from tests.helpers.paths import ROOT
 
 
@@ -258,19 +260,35 @@ def test_commands_of_presets_ask_for_all_that_was_measured(name: str, capsys: py
     since."""
     preset = PRESETS[name]
     *comments, command = output(capsys, "presets", name).splitlines()
-    assert len(comments) == 3 and all(line.startswith("# ") for line in comments) and preset.result in comments[1]
+    assert len(comments) == 3 + bool(preset.dataset) and all(line.startswith("# ") for line in comments)
+    assert preset.result in comments[-2] and preset.dataset in comments[1]
     jaxrl_, train, algorithm, *flags = shlex.split(command)
     assert (jaxrl_, train, algorithm) == ("jaxrl", "train", preset.algorithm)
     options, settings = parse(algorithm, flags)
+    data = {"data": random_dataset(preset.env)} if preset.dataset else {}
+    assert settings.pop("data", None) == preset.data
     measured = converted(json.loads((ROOT / preset.source).read_text())["spec"])
-    spec = getattr(jaxrl, f"make_{algorithm}")(preset.env, **settings).spec
+    spec = getattr(jaxrl, f"make_{algorithm}")(preset.env, **settings, **data).spec
     length = {"total_steps": measured["settings"]["total_steps"]}  # of the measured run, in older files
     assert spec["settings"] | length == measured["settings"] and spec["parts"]["model"] == measured["parts"]["model"]
     expected = run_flags()(preset.env, str(preset.num_seeds), preset.total_steps)
     assert options == expected
     options, settings = parse(algorithm, ["--preset", name])
-    assert options == dataclasses.replace(expected, preset=name)
-    assert getattr(jaxrl, f"make_{algorithm}")(preset.env, **settings).spec == spec
+    assert options == dataclasses.replace(expected, preset=name) and settings.pop("data", None) == preset.data
+    assert getattr(jaxrl, f"make_{algorithm}")(preset.env, **settings, **data).spec == spec
+
+
+def test_a_preset_names_the_dataset_that_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = (
+        "preset iql-pendulum-mixed learns from datasets/pendulum-mixed.npz, which does not exist: make it with 'python -m "
+        "benchmarks datasets pendulum-mixed' in jaxrl's repository, or choose another with --data FILE"
+    )
+    with pytest.raises(FileNotFoundError, match=f"^{re.escape(said)}$"):
+        train("iql", ["--preset", "iql-pendulum-mixed", "--quiet"])
+    jaxrl.save_dataset("mine.npz", random_dataset("Pendulum-v1"))
+    flags = "--data mine.npz --total-steps 2 --updates 1 --batch-size 4 --seeds 1 --eval-every 0 --no-tensorboard --out run"
+    assert train("iql", ["--preset", "iql-pendulum-mixed", "--quiet", *flags.split()]) == 0
 
 
 def test_flags_win_over_a_preset() -> None:
