@@ -19,10 +19,10 @@ They also convert LaTeX to MathML, add a page with the source of each algorithm,
 from __future__ import annotations
 
 import contextlib
-import json
 import html
 import importlib.util
 import io
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
