@@ -307,6 +307,7 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "drqn": ("r2d2", ""),
     "ppo2": ("ppo", ""),
     "ippo": ("ppo", ""),
+    "pqnvdn": ("pqn", "--decomposition vdn"),
     "mappo": (
         "ppo",
         "--model critic=privileged --normalize-values --surrogate clip --surrogate.value-loss True --num-epochs 10 "

@@ -315,7 +315,7 @@ def test_algorithms_that_are_settings_here(name: str, tmp_path: Path, capsys: py
     line = f"jaxrl train {algorithm} --env ENV {flags}".rstrip()
     assert capsys.readouterr().err == f"jaxrl: {name} is {ALGORITHMS[algorithm].title} here: {line}\n" * 2
     env = "jaxrl:BitFlip" if name == "her" else "Pendulum-v1" if algorithm in ("sac", "td3") else "CartPole-v1"
-    env = "tests.helpers.teams:mortal|central_state" if name == "mappo" else env
+    env = "tests.helpers.teams:mortal|central_state" if name in ("mappo", "pqnvdn") else env
     _, settings = parse(algorithm, ["--env", env, *flags.split()])
     others = {"data": random_dataset(env)} if name == "calql" else required(algorithm, env)
     ALGORITHMS[algorithm].load().make(env, **settings, **others)
