@@ -49,6 +49,7 @@ COMPONENTS = {
         "jaxrl.models:from_linen",
         "jaxrl.models:from_nnx",
         "jaxrl.models:greedy_policy",
+        "jaxrl.models:per_agent",
         "jaxrl.models:policy_network",
         "jaxrl.models:q_network",
         "jaxrl.models:value_network",

@@ -365,7 +365,7 @@ def test_masks_are_not_normalised(mask: spaces.Space) -> None:
 
 def test_nothing_is_normalised_unless_asked_for() -> None:
     statistics = init_statistics(None, None)
-    assert statistics == ((), ())
+    assert statistics == ((), (), ())
     inputs = first_input(jnp.ones((2, 3)), spaces.Discrete(2), 2)
     assert normalize_inputs(statistics, inputs) is inputs
     assert scale_rewards(statistics, inputs.prev_reward) is inputs.prev_reward

@@ -200,4 +200,5 @@ def test_frames_are_stacked_beside_single_goals() -> None:
     _, obs, [(_, reached)] = rollout(env, [1])
     assert obs["observation"].shape == (8,) and reached.obs["achieved_goal"].shape == (4,)
     np.testing.assert_array_equal(reached.obs["observation"], [*obs["achieved_goal"], *reached.obs["achieved_goal"]])
-    assert {*KEPT, *LOST} == {*WRAPPERS} - {"scale_action", "clip_action"}  # these are for a Box, and change only actions
+    others = {"scale_action", "clip_action", "agent_id", "central_state"}  # for a Box, and for several agents
+    assert {*KEPT, *LOST} == {*WRAPPERS} - others
