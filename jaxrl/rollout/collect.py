@@ -143,8 +143,8 @@ def advance(
     chex.assert_equal_shape_prefix([action, actor.done, env_id], 1)
     env_params = jax.tree.map(jnp.asarray, env_params)  # environments may index them with traced values
     axes, agents = (0, 0, 0, params_axes(env, env_params)), env.num_agents
-    number, together = environment_of(env_id, agents), by_agent(action, agents)
-    env_state, reached = jax.vmap(env.step, in_axes=axes)(fold_each(step_key, number), actor.env_state, together, env_params)
+    number, actions = environment_of(env_id, agents), by_agent(action, agents)
+    env_state, reached = jax.vmap(env.step, in_axes=axes)(fold_each(step_key, number), actor.env_state, actions, env_params)
     over = all_over(actor.done, agents)
     env_state, obs = reset_done_envs(env, over, reset_key, number, env_state, reached.obs, env_params)
     reached = row_as_lanes(reached._replace(obs=obs), agents)
