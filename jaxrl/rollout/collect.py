@@ -23,6 +23,10 @@ from jaxrl.xla.fast_random import fold_in, split
 from jaxrl.xla.packed_scan import packed_scan
 
 
+TEAM_RETURN = "charts/team_return"
+"""Log key that environments of several agents alone have."""
+
+
 def fold_each(key: Key, env_id: Array) -> Key:
     """Return one key per environment, [B], from a common key or one key each."""
     chex.assert_rank(env_id, 1)
@@ -264,7 +268,7 @@ def episode_metrics(outcome: StepOutcome, num_agents: int = 0) -> Metrics:
     team = dict[str, Mean]()
     if num_agents:
         returns = together(episode.episodic_return, num_agents).sum(-1)
-        team = {"charts/team_return": masked_mean(returns, all_over(outcome.over, num_agents))}
+        team = {TEAM_RETURN: masked_mean(returns, all_over(outcome.over, num_agents))}
         valid = together(valid, num_agents).any(-1)
     return {
         "charts/episodic_return": masked_mean(episode.episodic_return, ended),
