@@ -22,7 +22,6 @@ from jaxrl.types import ActorState, Algorithm, Array, Env, HostEnv, Key, Mean, M
 from jaxrl.xla.fast_random import fold_in, split
 from jaxrl.xla.packed_scan import packed_scan
 
-
 TEAM_RETURN = "charts/team_return"
 """Log key that environments of several agents alone have."""
 
