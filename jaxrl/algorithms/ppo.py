@@ -112,7 +112,7 @@ ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
 
 
 def init(setup: AlgorithmSetup[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Any:
-    return setup.config.surrogate.with_state(on_policy.init(setup, key, hyperparams))
+    return setup.config.surrogate.with_state(on_policy.init(setup, key, hyperparams, values=setup.config.normalize_values))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- update

@@ -9,10 +9,9 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.spaces.action_masks import MASK_KEY
+from jaxrl.spaces.entries import AGENT_KEY, entries_of
+from jaxrl.spaces.goals import OBSERVATION
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
-
-OBSERVATION = "observation"
-"""Entry of a Dict observation that is padded, next to the mask."""
 
 
 class TeamResetFn(Protocol):
@@ -55,15 +54,16 @@ class Team(NamedTuple):
 def pad(team: Team, *, agent_id: bool = True) -> Env:
     """Return an environment of several agents with common spaces, ``Env.num_agents``.
 
-    Observations become f32 vectors, padded with zeros to the longest. Discrete actions are those of the agent that has the most,
-    and ``action_mask`` allows each agent only those it has. A Box of actions is padded to the longest, and an agent takes the
-    first numbers. Actions that are equal already stay as they are, and so do equal observations without ``agent_id``.
+    Unequal observations become f32 vectors, padded with zeros to the longest. Discrete actions are those of the agent that has
+    the most, and ``action_mask`` allows each agent only those it has. A Box of actions is padded to the longest, and an agent
+    takes the first numbers. Observations and actions that are equal already stay as they are.
 
     Args:
-      agent_id: append the number of the agent to its observation, one-hot, so that shared parameters can act differently.
+      agent_id: add the number of the agent to its observation, as the wrapper ``agent_id`` does, so that shared parameters can
+        act differently.
 
     Raises:
-      ValueError: there are no agents, spaces differ in kind, or they are of a kind that cannot be padded.
+      ValueError: there are no agents, or their spaces differ in kind or cannot be padded.
     """
     padding, draw = padding_of(team.observation_spaces, team.action_spaces, agent_id=agent_id), team.render
 
@@ -102,8 +102,9 @@ class Padding(NamedTuple):
     each: tuple[tuple[spaces.Space, spaces.Space], ...]
     """Observation and action space of each agent."""
     width: int
-    """Length of a padded observation before the number of the agent; 0 if observations stay as they are."""
+    """Length of a padded observation; 0 if observations stay as they are."""
     agent_id: bool
+    """Observations have the number of the agent."""
 
     def observations(self, observations: Sequence[PyTree]) -> PyTree:
         """Stack observations, one of each agent with the same leading axes, to [..., A, ...]."""
@@ -111,12 +112,17 @@ class Padding(NamedTuple):
         xp, axis = seen[0].__array_namespace__(), seen[0].ndim - len(_seen(self.each[0][0]).shape)
         lead = seen[0].shape[:axis]
         if self.width:
-            seen = [self._vector(xp, x, lead, agent) for agent, x in enumerate(seen)]
-        stacked = xp.stack(seen, axis)
+            seen = [_vector(xp, x, lead, self.width) for x in seen]
+        parts = {OBSERVATION: xp.stack(seen, axis)}
         if not isinstance(self.observation_space, spaces.Dict):
-            return stacked
-        masks = [_mask(xp, obs, lead, own, self.action_space) for obs, (_, own) in zip(observations, self.each, strict=True)]
-        return {OBSERVATION: stacked, MASK_KEY: xp.stack(masks, axis)}
+            return parts[OBSERVATION]
+        if MASK_KEY in self.observation_space.spaces:
+            masks = [_mask(xp, obs, lead, own, self.action_space) for obs, (_, own) in zip(observations, self.each, strict=True)]
+            parts[MASK_KEY] = xp.stack(masks, axis)
+        if self.agent_id:
+            number = len(self.each)
+            parts[AGENT_KEY] = xp.broadcast_to(xp.arange(number, dtype=xp.int32), (*lead, number))
+        return parts
 
     def actions(self, action: Array) -> tuple[Array, ...]:
         """Return the action of each agent, given those of all, [..., A, *shape]."""
@@ -126,15 +132,6 @@ class Padding(NamedTuple):
             return tuple(taken)  # the mask allows only those that an agent has
         own = [space.shape or () for _, space in self.each]
         return tuple(x[..., : shape[0]] if len(shape) == 1 else x for x, shape in zip(taken, own, strict=True))
-
-    def _vector(self, xp: Any, x: Array, lead: tuple[int, ...], agent: int) -> Array:
-        """Return an observation as f32[..., width], followed by the number of the agent."""
-        flat = xp.asarray(x, xp.float32).reshape(*lead, -1)
-        parts = [flat, xp.zeros((*lead, self.width - flat.shape[-1]), xp.float32)]
-        if self.agent_id:
-            number = np.eye(len(self.each), dtype=np.float32)[agent]
-            parts.append(xp.broadcast_to(number, (*lead, len(self.each))))
-        return xp.concatenate(parts, -1)
 
 
 def padding_of(
@@ -149,13 +146,14 @@ def padding_of(
     action_space = _common_actions(action_spaces)
     seen = [_seen(space, i) for i, space in enumerate(observation_spaces)]
     width, common = 0, seen[0]
-    if agent_id or any(space != seen[0] for space in seen):
+    if any(space != seen[0] for space in seen):
         width = max(int(np.prod(space.shape)) for space in seen)
-        common = _padded_box(seen, width, len(each) * agent_id)
-    if not _needs_mask(each, action_space):
-        return Padding(common, action_space, each, width, agent_id)
-    masked = spaces.Dict({OBSERVATION: common, MASK_KEY: spaces.MultiBinary(int(action_space.n))})  # type: ignore[attr-defined]
-    return Padding(masked, action_space, each, width, agent_id)
+        common = _padded_box(seen, width)
+    more: dict[str, spaces.Space] = {AGENT_KEY: spaces.Discrete(len(each))} if agent_id else {}
+    if _needs_mask(each, action_space):
+        more[MASK_KEY] = spaces.MultiBinary(int(action_space.n))  # type: ignore[attr-defined]
+    observation_space = spaces.Dict({**entries_of(common), **more}) if more else common
+    return Padding(observation_space, action_space, each, width, agent_id)
 
 
 def _common_actions(action_spaces: Sequence[spaces.Space]) -> spaces.Space:
@@ -207,13 +205,18 @@ def _seen(space: spaces.Space, agent: int = 0) -> spaces.Box:
     return part
 
 
-def _padded_box(seen: Sequence[spaces.Box], width: int, more: int) -> spaces.Box:
-    """Return the space of the vectors: bounds that hold for all agents, and ``more`` numbers of 0 or 1."""
+def _vector(xp: Any, x: Array, lead: tuple[int, ...], width: int) -> Array:
+    """Return an observation as f32[..., width]."""
+    flat = xp.asarray(x, xp.float32).reshape(*lead, -1)
+    return xp.concatenate([flat, xp.zeros((*lead, width - flat.shape[-1]), xp.float32)], -1)
+
+
+def _padded_box(seen: Sequence[spaces.Box], width: int) -> spaces.Box:
+    """Return the space of the vectors, with bounds that hold for all agents."""
     low, high = np.zeros((2, len(seen), width), np.float32)
     for i, space in enumerate(seen):
         low[i, : space.low.size], high[i, : space.high.size] = space.low.ravel(), space.high.ravel()
-    bottom, top = np.append(low.min(0), np.zeros(more)), np.append(high.max(0), np.ones(more))
-    return spaces.Box(bottom.astype(np.float32), top.astype(np.float32), dtype=np.float32)
+    return spaces.Box(low.min(0), high.max(0), dtype=np.float32)
 
 
 def _listed(each: Sequence[spaces.Space]) -> str:

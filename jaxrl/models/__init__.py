@@ -3,7 +3,7 @@
 The defaults depend on the observations. Vectors get two hidden layers of 64 units, with tanh in actor-critics and ReLU in
 Q-networks. Images get the convolutions of the Nature paper, boards those of MinAtar. Initial kernels are orthogonal. A Dict
 observation's ``action_mask`` (``jaxrl.spaces.action_masks.MASK_KEY``) is applied to logits and Q-values and is never encoded. Its
-``privileged_state`` (``jaxrl.spaces.privileged.PRIVILEGED_KEY``) is for critics that are asked to see it, never for a policy.
+``privileged_state`` (``jaxrl.spaces.entries.PRIVILEGED_KEY``) is for critics that are asked to see it, never for a policy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jaxrl.models.settings import make_network
 from jaxrl.models.values import QuantileOutput, value_network
 from jaxrl.models.wrap import from_linen, from_nnx, per_agent
 from jaxrl.settings.loadable import component
-from jaxrl.spaces.privileged import check_privileged
+from jaxrl.spaces.entries import check_privileged
 from jaxrl.types import Model
 
 __all__ = [

@@ -18,7 +18,7 @@ from jaxrl.models.settings import make_network
 from jaxrl.models.torso import Network, Torso
 from jaxrl.models.wrap import from_linen
 from jaxrl.settings.loadable import component
-from jaxrl.spaces.privileged import check_privileged
+from jaxrl.spaces.entries import check_privileged
 from jaxrl.types import Array, Model, StepInput
 
 LOG_STD_RANGE = (-20.0, 2.0)

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from jaxrl.models.initialisers import ACTIVATIONS, compute_type, dense
 from jaxrl.settings.loadable import component
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.privileged import PRIVILEGED_KEY, entries_seen
+from jaxrl.spaces.entries import PRIVILEGED_KEY, entries_seen
 from jaxrl.types import Array, PyTree
 
 

@@ -14,7 +14,7 @@ from jaxrl.models.encoders import encode_space, hidden_layers, nothing_to_see
 from jaxrl.models.images import IMAGE_NETWORKS, MinAtarCNN, as_image
 from jaxrl.models.initialisers import compute_type
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.privileged import PRIVILEGED_KEY, entries_seen
+from jaxrl.spaces.entries import PRIVILEGED_KEY, entries_seen
 from jaxrl.types import Array, PyTree, StepInput
 
 

@@ -16,7 +16,7 @@ from jaxrl.models.initialisers import drawn_at_once
 from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.rollout.outputs import split_variables
 from jaxrl.settings.loadable import component
-from jaxrl.spaces.trees import AGENT_KEY
+from jaxrl.spaces.entries import AGENT_KEY
 from jaxrl.types import Array, Key, Model, PyTree, StepInput, Variables
 
 Forward = Callable[[PyTree, PyTree, StepInput, Key | None], tuple[PyTree, Any]]

@@ -12,9 +12,6 @@ from gymnasium import spaces
 
 from jaxrl.types import PyTree
 
-AGENT_KEY = "agent_id"
-"""Entry of a Dict observation with the number of the agent, Discrete(A)."""
-
 
 def zeros(space: spaces.Space, batch_shape: tuple[int, ...] = ()) -> PyTree:
     """Return zeros shaped like a batch of values of ``space``; 64-bit types become 32-bit."""

@@ -1,4 +1,4 @@
-"""The benchmark of fine-tuning: each seed goes on from its offline parameters, and gain and dip are those of the curves."""
+"""The benchmark of fine-tuning: each seed continues from its offline parameters; gain and dip are those of the curves."""
 
 from __future__ import annotations
 

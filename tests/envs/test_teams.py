@@ -13,8 +13,10 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl.agents import Team, pad
 from jaxrl.envs import EnvError
-from jaxrl.envs.teams import OBSERVATION, Padding, padding_of
+from jaxrl.envs.teams import Padding, padding_of
 from jaxrl.spaces.action_masks import MASK_KEY
+from jaxrl.spaces.entries import AGENT_KEY
+from jaxrl.spaces.goals import OBSERVATION
 from jaxrl.types import TimeStep
 
 KINDS = pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
@@ -70,15 +72,16 @@ def stacked(padding: Padding, xp: Any, *observations: Any, lead: tuple[int, ...]
 @pytest.mark.parametrize("lead", [(), (2,), (4, 2)])
 def test_observations_are_padded_and_numbered(xp: Any, lead: tuple[int, ...]) -> None:
     padding = padding_of([NARROW, WIDE], [TWO, TWO])
-    expected = np.array([[7, 8, 0, 1, 0], [1, 2, 3, 0, 1]], np.float32)
+    expected = np.broadcast_to(np.float32([[7, 8, 0], [1, 2, 3]]), (*lead, 2, 3))
     found = stacked(padding, xp, np.float32([7, 8]), np.float32([1, 2, 3]), lead=lead)
-    np.testing.assert_array_equal(found, np.broadcast_to(expected, (*lead, 2, 5)), strict=True)
-    bounds = np.float32([[-3, -3, -3, 0, 0], [2, 5, np.inf, 1, 1]])  # both agents and the zeros fit
-    assert padding.observation_space == spaces.Box(bounds[0], bounds[1])
+    np.testing.assert_array_equal(found[OBSERVATION], expected, strict=True)
+    np.testing.assert_array_equal(found[AGENT_KEY], np.broadcast_to(np.int32([0, 1]), (*lead, 2)), strict=True)
+    bounds = np.float32([[-3, -3, -3], [2, 5, np.inf]])  # both agents and the zeros fit
+    assert padding.observation_space == spaces.Dict({OBSERVATION: spaces.Box(*bounds), AGENT_KEY: spaces.Discrete(2)})  # type: ignore[arg-type]
     assert padding.action_space is TWO  # equal actions stay as they are, without a mask
     plain = padding_of([NARROW, WIDE], [TWO, TWO], agent_id=False)
     found = stacked(plain, xp, np.float32([7, 8]), np.float32([1, 2, 3]), lead=lead)
-    np.testing.assert_array_equal(found, np.broadcast_to(expected[:, :3], (*lead, 2, 3)), strict=True)
+    np.testing.assert_array_equal(found, expected, strict=True)
 
 
 @KINDS
@@ -131,8 +134,9 @@ def test_equal_spaces_stay_as_they_are(xp: Any) -> None:
     np.testing.assert_array_equal(found, np.broadcast_to(pictures, (4, 2, 2, 3)), strict=True)
     taken = padding.actions(xp.ones((4, 2, 2, 2)))
     assert [action.shape for action in taken] == [(4, 2, 2)] * 2
-    numbered = stacked(padding_of([image, image], [push, push]), xp, *pictures)  # f32 vectors with the number of the agent
-    np.testing.assert_array_equal(numbered, np.float32([[*range(6), 1, 0], [*range(6, 12), 0, 1]]), strict=True)
+    numbered = stacked(padding_of([image, image], [push, push]), xp, *pictures)
+    np.testing.assert_array_equal(numbered[OBSERVATION], pictures, strict=True)
+    assert numbered[AGENT_KEY].tolist() == [0, 1]
 
 
 def test_a_padded_team_keeps_the_contract() -> None:
@@ -145,14 +149,15 @@ def test_a_padded_team_keeps_the_contract() -> None:
     state, obs = env.reset(jax.random.key(0), ())
     assert obs[MASK_KEY].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
     _, reached = env.step(jax.random.key(0), state, jnp.array([1, 3]), ())
-    np.testing.assert_allclose(reached.obs[OBSERVATION], [[0.1, -0.1, 0, 1, 0], [1, 1, 3, 0, 1]])
+    np.testing.assert_allclose(reached.obs[OBSERVATION], [[0.1, -0.1, 0], [1, 1, 3]])
+    assert reached.obs[AGENT_KEY].tolist() == [0, 1]
     assert reached.reward.tolist() == [3, 1]
 
 
 def test_agents_of_a_padded_team_are_lanes() -> None:
     agent = jaxrl.make_ppo(pad(duo()), num_envs=2, rollout_length=4, num_minibatches=1, model={"hidden_sizes": (4,)})
     state = jax.eval_shape(agent.init, jax.random.key(0))
-    assert agent.num_lanes == 4 and state.actor.input.obs[OBSERVATION].shape == (4, 5)
+    assert agent.num_lanes == 4 and state.actor.input.obs[OBSERVATION].shape == (4, 3)
 
 
 def test_an_environment_that_gives_too_few_rewards_is_refused() -> None:

@@ -18,7 +18,7 @@ from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value, actor_critic, policy_network, q_network
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.rollout.running_statistics import init_moments, normalized_values, values_in_units
-from jaxrl.spaces.privileged import PRIVILEGED_KEY
+from jaxrl.spaces.entries import PRIVILEGED_KEY
 from jaxrl.training import run_iterations
 from tests.helpers.agents import assert_bit_equal, small_ppo
 

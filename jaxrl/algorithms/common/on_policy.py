@@ -67,11 +67,10 @@ def prepare_actor_critic(
 # ---------------------------------------------------------------------------------------------------- functions of an Algorithm
 
 
-def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any) -> Learner:
-    """Initialise the learner, with the statistics for normalisation."""
+def init(setup: AlgorithmSetup[Any], key: Key, hyperparams: Any, *, values: bool = False) -> Learner:
+    """Initialise the learner, with the statistics for normalisation, of ``values`` too if asked."""
     observations = setup.observation_space if setup.config.normalize_observations else None
     rewards = setup.config.num_envs if setup.config.normalize_rewards else None
-    values = getattr(setup.config, "normalize_values", False)  # a setting of PPO alone
     return setup.init_learner(key, hyperparams, init_statistics(observations, rewards, values=values))
 
 

@@ -55,7 +55,7 @@ def sum_of_chosen(chosen: Array, alive: Array) -> Array:
 
 
 def check_decomposition(setup: AlgorithmSetup[Any]) -> None:
-    """Raise ValueError if the settings have a decomposition but there are no teams, or their rows do not fit minibatches."""
+    """Raise ValueError if a decomposition is set for one agent, or minibatches do not divide the rows of teams."""
     config = setup.config
     if config.decomposition is None:
         return

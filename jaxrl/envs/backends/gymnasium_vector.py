@@ -25,7 +25,7 @@ WITHOUT_A_SCREEN = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYG
 
 
 def draw_without_a_screen() -> None:
-    """Apply these settings if there is no screen."""
+    """Set the environment variables for drawing without a screen, if there is none."""
     if not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
         for name, value in WITHOUT_A_SCREEN.items():
             os.environ.setdefault(name, value)

@@ -20,11 +20,12 @@ from gymnasium import spaces
 from jaxrl.envs.checks.validate import abstract_key
 from jaxrl.envs.host import error_text, narrow
 from jaxrl.envs.ids import check_known, check_name, check_option, defaults_of, smallest, takes_any
-from jaxrl.envs.teams import OBSERVATION, Padding, padding_of
+from jaxrl.envs.teams import Padding, padding_of
 from jaxrl.settings.aliases import nearest
 from jaxrl.settings.packages import import_package
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.privileged import PRIVILEGED_KEY
+from jaxrl.spaces.entries import PRIVILEGED_KEY, as_entries, entries_of
+from jaxrl.spaces.goals import OBSERVATION
 from jaxrl.spaces.trees import cast_like
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
@@ -70,7 +71,7 @@ def make(name: str, options: dict[str, Any]) -> Env:
 
     Args:
       options: arguments of the environment's class that are plain data, all static; a name for its ``scenario`` (SMAX) or
-        ``layout`` (Overcooked); and those of ``OURS``. ``agent_id``: append the number of an agent to its observation, one-hot;
+        ``layout`` (Overcooked); and those of ``OURS``. ``agent_id``: add the number of an agent to its observation;
         by default only if the agents have unequal spaces, which are then padded (``jaxrl.envs.teams.pad``). ``world_state``: add
         the result of ``get_world_state`` as ``privileged_state``.
 
@@ -116,7 +117,7 @@ def _looked_up(label: str, option: str, value: Any) -> Any:
 
 def _built(label: str, build: Callable[..., Any], name: str, options: Mapping[str, Any]) -> Any:
     try:
-        with warnings.catch_warnings(action="ignore"):  # MABrax warns that brax is no longer maintained
+        with warnings.catch_warnings(action="ignore"):  # MABrax warns about brax
             return build(name.replace("%7C", "|"), **options)
     except ImportError as error:
         raise ModuleNotFoundError(f"{label} cannot be built here: {error}") from error
@@ -214,10 +215,8 @@ class Agents:
             raise ValueError(
                 f"{label} has no get_world_state: leave world_state out, or use the wrapper |central_state"
             ) from None
-        space = self.observation_space
-        parts = space.spaces if isinstance(space, spaces.Dict) else {OBSERVATION: space}
         privileged = spaces.Box(-np.inf, np.inf, world.shape[1:], np.float32)
-        self.observation_space = spaces.Dict({**parts, PRIVILEGED_KEY: privileged})
+        self.observation_space = spaces.Dict({**entries_of(self.observation_space), PRIVILEGED_KEY: privileged})
 
     def _world_state(self, state: PyTree) -> Array:
         """Return the state of the world for each agent, f32[A, ...]."""
@@ -237,8 +236,7 @@ class Agents:
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *each) if self._padding is None else self._padding.observations(each)
         if not self._world:
             return stacked
-        parts = stacked if isinstance(stacked, dict) else {OBSERVATION: stacked}
-        return {**parts, PRIVILEGED_KEY: self._world_state(state)}
+        return {**as_entries(stacked), PRIVILEGED_KEY: self._world_state(state)}
 
     def actions(self, action: Array) -> dict[str, Array]:
         each = [action[k] for k in range(len(self.names))] if self._padding is None else self._padding.actions(action)

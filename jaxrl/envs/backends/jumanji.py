@@ -15,7 +15,8 @@ from jaxrl.envs.checks.validate import abstract_key
 from jaxrl.envs.ids import check_name, check_options, defaults_of
 from jaxrl.settings.packages import import_package
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.trees import AGENT_KEY, cast_like
+from jaxrl.spaces.entries import AGENT_KEY
+from jaxrl.spaces.trees import cast_like
 from jaxrl.types import Array, Env, Key, PyTree, ResetFn, StepFn, TimeStep
 
 MOST_JOINT = 2**16

@@ -19,11 +19,11 @@ from jaxrl.envs.backends.pettingzoo_vector import Maker, Task, begun, load
 from jaxrl.envs.backends.values import Wrong
 from jaxrl.envs.host import error_text, one_line
 from jaxrl.envs.ids import UnknownName, check_known, check_option, defaults_of, smallest, takes_any
-from jaxrl.envs.teams import OBSERVATION, padding_of
+from jaxrl.envs.teams import padding_of
 from jaxrl.settings.aliases import nearest
 from jaxrl.settings.packages import import_named, import_package, not_found
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.privileged import PRIVILEGED_KEY
+from jaxrl.spaces.entries import PRIVILEGED_KEY, entries_of
 from jaxrl.types import HostEnv
 
 OURS: dict[str, Any] = {
@@ -73,7 +73,7 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
         whose metadata say ``is_parallelizable`` is converted with PettingZoo's ``aec_to_parallel``.
       options: arguments of the environment, and those of ``OURS``. ``num_workers``, ``worker_timeout``, ``worker_restarts``: as
         for Gymnasium's environments. ``max_episode_steps``: truncates the agents that are left after this number of rows.
-        ``agent_id``: append the number of an agent to its observation, one-hot; by default only if the agents have unequal
+        ``agent_id``: add the number of an agent to its observation; by default only if the agents have unequal
         spaces, which are then padded (``jaxrl.envs.teams.pad``). ``world_state``: add what ``state()`` returns as
         ``privileged_state``.
 
@@ -167,7 +167,7 @@ def _masked(space: spaces.Space, action_space: spaces.Space, told: bool) -> spac
         told or (isinstance(space, spaces.Dict) and MASK_KEY in space.spaces)
     ):
         return space
-    parts = space.spaces if isinstance(space, spaces.Dict) else {OBSERVATION: space}
+    parts = entries_of(space)
     found = parts.get(MASK_KEY, spaces.MultiBinary(int(action_space.n)))
     fits = found.shape == (int(action_space.n),) and np.dtype(found.dtype).kind in "biu"
     return spaces.Dict({**parts, MASK_KEY: spaces.MultiBinary(int(action_space.n)) if fits else found})
@@ -178,8 +178,7 @@ def _common_space(task: Task) -> spaces.Space:
     space = task.seen[0] if task.padding is None else task.padding.observation_space
     if task.world is None:
         return space
-    parts = space.spaces if isinstance(space, spaces.Dict) else {OBSERVATION: space}
-    return spaces.Dict({**parts, PRIVILEGED_KEY: task.world})
+    return spaces.Dict({**entries_of(space), PRIVILEGED_KEY: task.world})
 
 
 def _registry() -> dict[str, Any]:

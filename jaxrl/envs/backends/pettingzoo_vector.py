@@ -15,10 +15,11 @@ from gymnasium import spaces
 from jaxrl.envs.backends.gymnasium_vector import draw_without_a_screen
 from jaxrl.envs.backends.values import Wrong, empty, failure_of, flag, native, number, write
 from jaxrl.envs.host import check_actions, env_seeds, one_line, quiet
-from jaxrl.envs.teams import OBSERVATION, Padding
+from jaxrl.envs.teams import Padding
 from jaxrl.settings.validation import check_count
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.privileged import PRIVILEGED_KEY
+from jaxrl.spaces.entries import PRIVILEGED_KEY, as_entries
+from jaxrl.spaces.goals import OBSERVATION
 from jaxrl.types import HostEnvs, HostStep, PyTree
 
 
@@ -244,7 +245,7 @@ class Running:
         if self._world is None:
             return stacked
         world = tree.map_structure(lambda x: np.repeat(x[:, None], agents, 1), self._world)
-        return {**(stacked if isinstance(stacked, dict) else {OBSERVATION: stacked}), PRIVILEGED_KEY: world}
+        return {**as_entries(stacked), PRIVILEGED_KEY: world}
 
     def _actions(self, action: Any) -> dict[str, np.ndarray]:
         """Return the actions of each agent, [num_envs, ...], in its own space."""

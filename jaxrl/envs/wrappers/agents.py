@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.wrappers.base import wrapper
+from jaxrl.envs.wrappers.base import map_observations, wrapper
 from jaxrl.envs.wrappers.observations import flat_box
-from jaxrl.spaces.privileged import PRIVILEGED_KEY, has_privileged_state
-from jaxrl.spaces.trees import AGENT_KEY
-from jaxrl.types import Array, Env, Key, PyTree, TimeStep
-
-OBSERVATION = "observation"
+from jaxrl.spaces.entries import AGENT_KEY, PRIVILEGED_KEY, as_entries, entries_of, has_privileged_state
+from jaxrl.types import Array, Env, PyTree
 
 
 @wrapper
@@ -26,7 +22,7 @@ def agent_id(env: Env) -> Env:
     ``jaxrl.models.per_agent`` chooses parameters by it.
     """
     number = _agents_of(env)
-    if AGENT_KEY in (entries := _entries(env.observation_space)):
+    if AGENT_KEY in (entries := entries_of(env.observation_space)):
         raise ValueError(f"its observations have an {AGENT_KEY!r} already")
     ids = jnp.arange(number, dtype=jnp.int32)
     return _with_entry(env, spaces.Dict({**entries, AGENT_KEY: spaces.Discrete(number)}), AGENT_KEY, lambda obs: ids)
@@ -51,7 +47,7 @@ def central_state(env: Env) -> Env:
         together: Array = encode_space(space, obs).reshape(-1)
         return jnp.broadcast_to(together, (number, *together.shape))
 
-    return _with_entry(env, spaces.Dict({**_entries(space), PRIVILEGED_KEY: state}), PRIVILEGED_KEY, of_all)
+    return _with_entry(env, spaces.Dict({**entries_of(space), PRIVILEGED_KEY: state}), PRIVILEGED_KEY, of_all)
 
 
 def _agents_of(env: Env) -> int:
@@ -61,23 +57,6 @@ def _agents_of(env: Env) -> int:
     return env.num_agents
 
 
-def _entries(space: spaces.Space) -> dict[str, spaces.Space]:
-    return dict(space.spaces) if isinstance(space, spaces.Dict) else {OBSERVATION: space}
-
-
 def _with_entry(env: Env, space: spaces.Dict, name: str, entry: Callable[[PyTree], Array]) -> Env:
     """Add an entry, a function of the observations of all agents, to these."""
-
-    def seen(obs: PyTree) -> dict[str, Any]:
-        own = obs if isinstance(obs, dict) else {OBSERVATION: obs}
-        return {**own, name: entry(obs)}
-
-    def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
-        env_state, obs = env.reset(key, params)
-        return env_state, seen(obs)
-
-    def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
-        env_state, reached = env.step(key, env_state, action, params)
-        return env_state, reached._replace(obs=seen(reached.obs))
-
-    return env._replace(reset=reset, step=step, observation_space=space)
+    return map_observations(env, space, lambda obs: {**as_entries(obs), name: entry(obs)})

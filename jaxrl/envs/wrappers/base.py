@@ -104,7 +104,11 @@ def usage(name: str) -> str:
 def map_observation(env: Env, space: spaces.Space, function: Callable[[PyTree], PyTree]) -> Env:
     """Map observations only, each agent's by itself. If ``space`` lacks an entry of ``GOAL_KEYS``, the result is not a goal
     environment."""
-    function = jax.vmap(function) if env.num_agents else function
+    return map_observations(env, space, jax.vmap(function) if env.num_agents else function)
+
+
+def map_observations(env: Env, space: spaces.Space, function: Callable[[PyTree], PyTree]) -> Env:
+    """Map observations as the environment returns them, of several agents those of all."""
 
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         env_state, obs = env.reset(key, params)

@@ -14,8 +14,8 @@ from jaxrl.envs.host import parts_of
 from jaxrl.envs.wrappers.base import inside, map_observation, wrapper
 from jaxrl.settings.validation import check_count
 from jaxrl.spaces.action_masks import MASK_KEY
+from jaxrl.spaces.entries import PRIVILEGED_KEY
 from jaxrl.spaces.goals import ACHIEVED, DESIRED
-from jaxrl.spaces.privileged import PRIVILEGED_KEY
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from jaxrl.rollout.autoreset import zero_actions
 from jaxrl.runtime.evaluation.export import PLATFORMS, export_row, flat_arrays
 from jaxrl.runtime.system.disk import absolute, replacing
-from jaxrl.spaces.privileged import PRIVILEGED_KEY, has_privileged_state
+from jaxrl.spaces.entries import PRIVILEGED_KEY, has_privileged_state
 from jaxrl.spaces.trees import show_shapes, zeros
 from jaxrl.types import Agent, Array, Key, Policy, PyTree, StepInput
 

@@ -175,7 +175,7 @@ def test_rows_of_an_agent_that_ends_alone() -> None:
 
 
 def test_a_time_limit_that_observations_show_stays() -> None:
-    """All that end in its last row are truncated; whoever ends before terminates."""
+    """All agents that end in its last row are truncated; those that end earlier terminate."""
     task = Overcooked()
     env = backend.team_of("kitchen", task)
     assert task.max_steps == env.max_episode_steps == 3
@@ -210,12 +210,13 @@ def test_unequal_agents_are_padded() -> None:
     env = backend.team_of("unequal", Unequal(), world_state=True)
     assert env.action_space == spaces.Discrete(3) and not find_problems(env) and not mask_problems(env)
     first, reached = played(env, 1, (0, 2))
-    assert first["observation"].tolist() == [[0, 1, 1, 0], [0, 0, 0, 1]]  # then the number of the agent
+    assert first["observation"].tolist() == [[0, 1], [0, 0]] and first["agent_id"].tolist() == [0, 1]
     assert first["action_mask"].tolist() == [[1, 0, 0], [0, 1, 1]]
     assert reached.reward.tolist() == [[1, 13]]
-    assert backend.team_of("unequal", Unequal(), agent_id=False).observation_space["observation"].shape == (2,)  # type: ignore[index]
+    plain = backend.team_of("unequal", Unequal(), agent_id=False).observation_space
+    assert isinstance(plain, spaces.Dict) and {*plain} == {"observation", "action_mask"}
     numbered = backend.team_of("race", Race(), agent_id=True)
-    assert played(numbered, 1)[0][:, 3:].tolist() == [[1, 0], [0, 1]]
+    assert played(numbered, 1)[0]["agent_id"].tolist() == [0, 1]
 
 
 def test_other_spaces_are_refused() -> None:
@@ -260,7 +261,7 @@ def test_options() -> None:
         return backend.make(name, options)
 
     assert made("switch_riddle", max_steps=5).max_episode_steps == 5
-    assert made("switch_riddle", scenario="2s3z", num_agents=2, agent_id=True).observation_space.shape == (5,)
+    assert made("switch_riddle", scenario="2s3z", num_agents=2, agent_id=True).observation_space["agent_id"].n == 2  # type: ignore[index]
     assert played(made("humanoid_9%7C8", episode_length=2), 2)[1].truncated.tolist() == [[False] * 2, [True] * 2]
     for name, options, message in (
         ("switch_ridle", {}, "jaxmarl has no environment 'switch_ridle'. Did you mean 'switch_riddle'"),

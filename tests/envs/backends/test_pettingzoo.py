@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import jaxrl
 from jaxrl.envs import check_env, describe_env, family_of, list_envs, make_env, reach_of, runs_on_host
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.envs.subprocess.processes import WorkerRestarted
+from jaxrl.models import actor_critic, per_agent
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.runtime.samplers.stepper import Stepper
 from jaxrl.types import HostEnv
@@ -186,23 +188,26 @@ def test_lanes_of_a_replaced_worker_begin_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mask", ["", "info", "obs"])
 def test_unequal_agents_are_padded(mask: str) -> None:
-    """The speaker has five actions and a number, the listener three and two numbers; the number of the agent follows."""
+    """The speaker has five actions and a number, the listener three and two numbers."""
     env = host(f"{OURS}Pair", mask=mask)
     assert env.action_space == spaces.Discrete(5) and isinstance(env.observation_space, spaces.Dict)
     assert env.observation_space["action_mask"] == spaces.MultiBinary(5)
     envs = env.open(1, 0)
-    np.testing.assert_array_equal(envs.reset()["observation"], [[[0, 0, 1, 0], [0, 1, 0, 1]]])
+    first = envs.reset()
+    np.testing.assert_array_equal(first["observation"], [[[0, 0], [0, 1]]])
+    np.testing.assert_array_equal(first["agent_id"], [[0, 1]])
     row = envs.step(np.array([[4, 2]]))
-    np.testing.assert_array_equal(row.obs["observation"], [[[4, 0, 1, 0], [1, 1, 0, 1]]])
+    np.testing.assert_array_equal(row.obs["observation"], [[[4, 0], [1, 1]]])
     np.testing.assert_array_equal(row.obs["action_mask"], [[[1] * 5, [1, 1, 0 if mask else 1, 0, 0]]])
     np.testing.assert_array_equal(row.reward, [[4, 2]])
     with pytest.raises(ValueError, match="action 3 of agent 'listener': it has 3 actions, and action_mask forbids the others"):
         envs.step(np.array([[4, 3]]))
-    assert host(f"{OURS}Pair", agent_id=False).observation_space["observation"].shape == (2,)  # type: ignore[index]
+    plain = host(f"{OURS}Pair", agent_id=False).observation_space
+    assert isinstance(plain, spaces.Dict) and {*plain} == {"observation", "action_mask"}
 
 
 def test_critics_may_see_the_state_of_the_world() -> None:
-    """It goes on while one agent waits for the others, and is that of the reset in the row that is spent on it."""
+    """The state changes while an agent waits for the others, and is the first of the next episode after a reset."""
     env = host(f"{OURS}Mortal", world_state=True)
     assert isinstance(env.observation_space, spaces.Dict)
     assert env.observation_space["privileged_state"].shape == (2,)
@@ -220,8 +225,9 @@ def test_critics_may_see_the_state_of_the_world() -> None:
 def test_equal_agents_stay_as_they_are() -> None:
     assert host(f"{OURS}Mortal").observation_space == spaces.Box(-np.inf, np.inf, (3,), np.float32)
     numbered = host(f"{OURS}Mortal", agent_id=True)
-    assert numbered.observation_space.shape == (6,)
-    np.testing.assert_array_equal(numbered.open(1, 0).reset()[0, :, 3:], np.eye(3))
+    assert isinstance(numbered.observation_space, spaces.Dict) and numbered.observation_space["observation"].shape == (3,)
+    assert numbered.open(2, 0).reset()["agent_id"].tolist() == [[0, 1, 2]] * 2
+    jaxrl.make_ppo(numbered, num_envs=2, model=partial(per_agent, network=actor_critic))  # each agent with its parameters
     assert host(f"{OURS}Pair", equal=True).observation_space == spaces.Box(0, 9, (2,), np.float32)
     masked = host(f"{OURS}Pair", equal=True, mask="info")
     row = masked.open(1, 0)
