@@ -35,7 +35,13 @@ class Worker:
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
         """Send a command and return the worker's answer. Blocks until it arrives, at most ``ANSWER_SECONDS``."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        deadline = threading.Timer(ANSWER_SECONDS, self.kill)
+        is_late = threading.Event()
+
+        def stop() -> None:
+            is_late.set()  # before the kill, whose end of output the waiting thread sees at once
+            self.kill()
+
+        deadline = threading.Timer(ANSWER_SECONDS, stop)
         deadline.daemon = True
         deadline.start()
         try:
@@ -45,12 +51,11 @@ class Worker:
         except BrokenPipeError:
             answer = ""
         finally:
-            is_late = not deadline.is_alive()
             deadline.cancel()
         if not answer:
             late = f"did not answer {op!r} within {ANSWER_SECONDS:g} s, and was killed"
             ended = f"ended with code {self._process.wait()} at {op!r}"
-            raise WorkerError(f"{' '.join(self._command)} {late if is_late else ended}:\n{self._tail()}")
+            raise WorkerError(f"{' '.join(self._command)} {late if is_late.is_set() else ended}:\n{self._tail()}")
         return json.loads(answer)
 
     def _tail(self) -> str:
