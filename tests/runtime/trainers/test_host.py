@@ -231,10 +231,10 @@ def test_an_update_writes_into_the_replay(algorithm: str) -> None:
     size, stood = sum(x.nbytes for x in jax.tree.leaves(rows)), places(rows)
     assert len(stood) >= 2 and size > 20_000
 
-    update = learner.update.jitted.lower(rows, rest, rollout).compile(compiler_options=COMPILE_FAST)
+    update = learner.update.jitted.lower(rows, rest, rollout, *learner.update.shared).compile(compiler_options=COMPILE_FAST)
     memory = update.memory_analysis()
     assert memory.alias_size_in_bytes >= size > 4 * memory.temp_size_in_bytes
-    learnt, _ = update(rows, rest, rollout)
+    learnt, _ = update(rows, rest, rollout, *learner.update.shared)
     assert places(split(learnt)[0]) == stood
     assert all(x.is_deleted() for x in jax.tree.leaves(rows))
     assert not any(x.is_deleted() for x in jax.tree.leaves((policy, rest)))
