@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from jaxrl.algorithms.es import make_es as make_es
     from jaxrl.algorithms.impala import make_impala as make_impala
     from jaxrl.algorithms.iql import make_iql as make_iql
+    from jaxrl.algorithms.maddpg import make_maddpg
     from jaxrl.algorithms.mappo import make_mappo
     from jaxrl.algorithms.ppo import make_ppo as make_ppo
     from jaxrl.algorithms.pqn import make_pqn as make_pqn
+    from jaxrl.algorithms.qmix import make_qmix
     from jaxrl.algorithms.r2d2 import make_r2d2 as make_r2d2
     from jaxrl.algorithms.reinforce import make_reinforce as make_reinforce
     from jaxrl.algorithms.sac import make_sac as make_sac
@@ -65,7 +67,9 @@ _HOMES = {
     "evaluate": "jaxrl.runtime.evaluation.evaluate",
     "fitted_q_evaluation": "jaxrl.runtime.evaluation.fitted_q_evaluation",
     "make_cql": "jaxrl.algorithms.cql",
+    "make_maddpg": "jaxrl.algorithms.maddpg",
     "make_mappo": "jaxrl.algorithms.mappo",
+    "make_qmix": "jaxrl.algorithms.qmix",
     "make_rainbow": "jaxrl.algorithms.dqn",
     "load_policy": "jaxrl.runtime.evaluation.load_policy",
     "resume": "jaxrl.runtime.run",
@@ -106,7 +110,9 @@ __all__ = [
     "load_replay",
     "make_cql",
     "make_env",
+    "make_maddpg",
     "make_mappo",
+    "make_qmix",
     "make_rainbow",
     "make_train",
     "restore",

@@ -215,7 +215,7 @@ ALGORITHMS = {
             "ddpg",
             "DDPG",
             "deep deterministic policy gradient",
-            actions=("Box",),
+            actions=("Box", "Discrete"),
             family="replay",
             memory=False,
             paper=Paper("Lillicrap et al.", 2016, "arXiv:1509.02971"),

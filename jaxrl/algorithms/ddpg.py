@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
+from gymnasium import spaces
+
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch, Ensemble
-from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, target_value
+from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, policy_actions, target_value
+from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.validation import PositiveUnit
+from jaxrl.settings.validation import PositiveUnit, added
 from jaxrl.types import Agent, Array, EnvLike
 
 
@@ -23,6 +27,8 @@ class DDPGConfig(DeterministicConfig):
 
     critics: Ensemble = Ensemble(size=1)
     """The critics. The policy maximises the first; targets use the minimum over all."""
+    relaxation: GumbelSoftmax = added(GumbelSoftmax())
+    """How Discrete actions get a gradient."""
 
 
 class DDPGHyperparams(NamedTuple):
@@ -43,11 +49,14 @@ class DDPGHyperparams(NamedTuple):
 
 
 def target(setup: ActorCriticSetup[DDPGConfig], hp: DDPGHyperparams, targets: ActorCriticPair, update: CriticBatch) -> Array:
-    """y = r + γ·(1 − terminated)·Q⁻(s′, π⁻(s′)) (Lillicrap et al. 2016, eq. 5); f32[N]."""
-    return target_value(setup, targets, setup.model.apply(targets.actor, (), update.batch.next_inputs)[1], update)
+    """y = r + γ·(1 − terminated)·Q⁻(s′, π⁻(s′)) (Lillicrap et al. 2016, eq. 5; with ``joint_actions``, Lowe et al. 2017, eq. 7);
+    f32[N]."""
+    action, _ = policy_actions(setup, targets.actor, update.batch.next_inputs, jax.random.fold_in(update.key, 4))
+    return target_value(setup, targets, action, update)
 
 
 @with_keywords_of(actor_critic_replay_keywords)
 def make_ddpg(env: EnvLike, **keywords: Any) -> Agent:
-    """Deep deterministic policy gradient (Lillicrap et al. 2016), for bounded Box actions."""
-    return build(make_ddpg, env, DDPGConfig, DDPGHyperparams, keywords, target)
+    """Deep deterministic policy gradient (Lillicrap et al. 2016), for bounded Box actions, and Discrete ones by relaxed samples
+    (Jang et al. 2017)."""
+    return build(make_ddpg, env, DDPGConfig, DDPGHyperparams, keywords, target, (spaces.Box, spaces.Discrete))

@@ -14,7 +14,7 @@ import jax
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.q_learning import act, epsilon, policy
-from jaxrl.algorithms.common.value_decomposition import VDN, check_decomposition, sum_of_chosen, sum_of_reached, team_rows
+from jaxrl.algorithms.common.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
 from jaxrl.builder.components import ModelFn, check_q_values
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
@@ -47,7 +47,7 @@ class PQNConfig(RolloutConfig):
     """Minibatches per pass, one gradient step each; must divide num_envs * rollout_length."""
     exploration: Spread | None = added(None)
     """How ε differs between environments; by default it is the same in all."""
-    decomposition: VDN | None = added(None)
+    decomposition: VDN | QMIX | None = added(None)
     """With several agents: the value of the team, which is learnt in place of one for each agent."""
 
     def network(self, default: Any) -> ModelFn:
@@ -89,14 +89,16 @@ class PQNRows(NamedTuple):
 # ------------------------------------------------------------------------------------------------------------------------ loss
 
 
-def targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams, num_agents: int = 0) -> tuple[PQNRows, Array]:
+def targets(
+    model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams, value: TeamValue | None = None
+) -> tuple[PQNRows, Array]:
     """Compute λ-returns G_t = r_t + γ·(λ·G_{t+1} + (1 − λ)·max_a Q(s_{t+1}, a)) (Gallici et al. 2024, algorithm 1).
 
     At a truncation and at the rollout's end, returns bootstrap from max_a Q of the observation reached; at a termination, from 0.
     Traces continue through random actions, as in Peng's Q(λ).
 
     Args:
-      num_agents: agents whose sum of values is learnt; 0 without a decomposition.
+      value: the team's value, with a decomposition.
 
     Returns:
       The rollout's rows with their returns, and the errors G_t − Q(s_t, a_t) f32[N].
@@ -106,26 +108,28 @@ def targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams, 
     q_values = model.apply(params, (), flat(rollout.inputs))[1]
     reached = q_values[num_lanes:].max(-1).reshape(rollout.valid.shape)
     team: Any = rollout
-    if num_agents:
-        team, reached = team_rows(rollout, num_agents), sum_of_reached(rollout, reached, num_agents)
+    if value is not None:
+        team, reached = team_rows(rollout, value.num_agents), value.reached(params, rollout, reached)
     returns = lambda_returns(team.reward, *discounts(team, hp.gamma, hp.q_lambda), reached, team.valid)
     inputs, alive = jax.tree.map(lambda x: x[:rows], flat(rollout.inputs)), rollout.valid.reshape(-1)
     inputs, action = zero_invalid((inputs, flat(rollout.action)), alive)
     chosen = select_actions(q_values[:rows], action)
     target, valid = zero_invalid(flat((returns, team.valid)), team.valid.reshape(-1))
-    if not num_agents:
+    if value is None:
         return PQNRows(inputs, action, target, valid), target - chosen
-    inputs, action, alive, chosen = by_agent((inputs, action, alive, chosen), num_agents)
-    return PQNRows(inputs, action, target, valid, alive=alive), target - sum_of_chosen(chosen, alive)
+    error = target - value.chosen(params, chosen, alive, inputs.obs)
+    inputs, action, alive = by_agent((inputs, action, alive), value.num_agents)
+    return PQNRows(inputs, action, target, valid, alive=alive), error
 
 
-def pqn_loss(model: Model, params: PyTree, batch: PQNRows, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
+def pqn_loss(
+    model: Model, params: PyTree, batch: PQNRows, axis_name: str | None, value: TeamValue | None = None
+) -> tuple[Array, dict[str, Array]]:
     """Mean of ½·(G − Q(s, a))² over the valid rows of all devices (Gallici et al. 2024, algorithm 1); G is a constant."""
-    num_agents = 0 if isinstance(batch.alive, tuple) else batch.alive.shape[1]
-    q_values = model.apply(params, (), as_lanes(batch.inputs, num_agents))[1]
-    chosen = select_actions(q_values, as_lanes(batch.action, num_agents))
-    if not isinstance(batch.alive, tuple):
-        chosen = sum_of_chosen(by_agent(chosen, num_agents), batch.alive)
+    inputs, action, alive = as_lanes((batch.inputs, batch.action, batch.alive), value.num_agents if value else 0)
+    chosen = select_actions(model.apply(params, (), inputs)[1], action)
+    if value is not None:
+        chosen = value.chosen(params, chosen, alive, inputs.obs)
     loss = 0.5 * (chosen - batch.target) ** 2
     return valid_means(loss, {"losses/td_loss": loss, "losses/q_values": chosen}, batch.valid, axis_name)
 
@@ -135,13 +139,14 @@ def pqn_loss(model: Model, params: PyTree, batch: PQNRows, axis_name: str | None
 
 def update(setup: AlgorithmSetup[PQNConfig], learner: Learner, rollout: Rollout) -> tuple[Learner, Metrics]:
     config, hp = setup.config, setup.current(learner)
-    num_agents = setup.num_agents if config.decomposition else 0
-    descent, (batch, error) = setup.descent(hp, learner.params), targets(setup.model, learner.params, rollout, hp, num_agents)
-    sizes = (batch.valid.size, rollout.env_id.size // max(1, num_agents), config.num_epochs, config.num_minibatches)
+    value, descent = team_value(setup), setup.descent(hp, learner.params)
+    batch, error = targets(setup.model, learner.params, rollout, hp, value)
+    each = value.num_agents if value else 1
+    sizes = (batch.valid.size, rollout.env_id.size // each, config.num_epochs, config.num_minibatches)
     order = minibatches(setup.update_key(learner), *sizes, setup.axis_name)
 
     def minibatch(progress: Progress, part: PQNRows) -> tuple[Progress, dict[str, Array]]:
-        return descent.step(lambda params: pqn_loss(setup.model, params, part, setup.axis_name), progress)
+        return descent.step(lambda params: pqn_loss(setup.model, params, part, setup.axis_name, value), progress)
 
     def one_pass(progress: Progress, order: Array) -> tuple[Progress, dict[str, Array]]:
         return jax.lax.scan(minibatch, progress, shuffled(batch, order, False))
@@ -159,5 +164,9 @@ def make_pqn(env: EnvLike, **keywords: Any) -> Agent:
     settings, parts = split_keywords(make_pqn, keywords)
     prepared = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, parts)
     check_q_values(parts["model"], prepared.output, prepared.env.action_space)
-    check_decomposition(prepared.setup)
+    if prepared.setup.config.decomposition is not None:
+        check_minibatches(
+            prepared.setup.config.num_minibatches, 1, prepared.setup.steps_per_iteration, "num_envs * rollout_length"
+        )
+    prepared = decomposed(prepared)
     return prepared.bind(prepared.setup.algorithm(policy=policy, act=act, update=update))

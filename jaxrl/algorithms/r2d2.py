@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
 from jaxrl.algorithms.common.q_learning import PRIORITIES, act, policy
+from jaxrl.algorithms.common.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
 from jaxrl.algorithms.common.value_rescaling import Rescale, scale
 from jaxrl.builder.components import ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
 from jaxrl.builder.config import ReplayConfig
@@ -31,6 +32,7 @@ from jaxrl.replay.options import Sequence
 from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequences, swap_axes
 from jaxrl.replay.transitions import example_row, replay_rows
 from jaxrl.returns import bootstrap_mask, discounts, n_step_returns
+from jaxrl.rollout.agents import as_lanes
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit, added
@@ -64,6 +66,13 @@ class R2D2Config(ReplayConfig):
     """Updates between changes of the target network."""
     exploration: Spread | None = added(None)
     """How ε differs between environments; by default it is the same in all."""
+    decomposition: VDN | QMIX | None = added(None)
+    """With several agents: the value of the team, which is learnt in place of one for each agent. A sequence is then that of all
+    agents of an environment."""
+
+    @property
+    def draws_environments(self) -> bool:
+        return self.decomposition is not None
 
     @property
     def rows_per_update(self) -> tuple[int, str]:
@@ -125,25 +134,34 @@ def r2d2_loss(
     target_params: PyTree,
     batch: Sequences,
     axis_name: str | None,
+    team: TeamValue | None = None,
 ) -> tuple[Array, dict[str, Array]]:
     """Mean of ½·(y − Q(s_t, a_t))², times the sequence's weight, over the valid rows after the burn-in of all devices.
 
     y = h(Σₖ γᵏ·r_{t+k} + γⁿ·h⁻¹(Q⁻(s_{t+n}, argmaxₐ Q(s_{t+n}, a)))), with fewer rewards if the episode ends earlier (section
     2.3). Both networks start from the carry stored with the sequence. The metrics returned include the priorities.
+
+    With ``team`` the values are those of environments (Rashid et al. 2018, eq. 6). Actions are chosen by the values of agents.
     """
     h, inverse = scale(config.rescale)
     batch = batch._replace(inputs=zero_invalid(batch.inputs, bootstrap_mask(batch)))
     online = q_values(model, config, params, batch)
     target = model.unroll(target_params, batch.carry, batch.inputs)[1][config.burn_in :]
 
-    rows: Any = batch._replace(inputs=(), carry=(), weight=())  # type: ignore[arg-type]
-    rows = jax.tree.map(lambda x: x[config.burn_in :], rows)
-    reached = inverse(select_actions(target[1:], jnp.argmax(online[1:], -1)))
-    returns = n_step_returns(rows.reward, *discounts(rows, gamma), reached, rows.valid, config.n_step)
-    learnt = slice(config.sequence_length)
-    chosen, valid = select_actions(online[learnt], rows.action[learnt]), rows.valid[learnt]
+    lanes: Any = batch._replace(carry=(), weight=())  # type: ignore[arg-type]
+    lanes = jax.tree.map(lambda x: x[config.burn_in :], lanes)
+    learnt, weight, rows = slice(config.sequence_length), batch.weight, lanes
+    reached = select_actions(target[1:], jnp.argmax(online[1:], -1))
+    chosen = select_actions(online[learnt], lanes.action[learnt])
+    if team is not None:
+        rows, weight = team_rows(lanes, team.num_agents), weight[:: team.num_agents]
+        reached = team.reached(target_params, lanes, reached)
+        obs = jax.tree.map(lambda x: x[learnt], lanes.inputs.obs)
+        chosen = team.chosen(params, chosen, lanes.valid[learnt], obs)
+    returns = n_step_returns(rows.reward, *discounts(rows, gamma), inverse(reached), rows.valid, config.n_step)
+    valid = rows.valid[learnt]
     error = chosen - jax.lax.stop_gradient(h(returns[learnt]))
-    loss = 0.5 * batch.weight * error**2
+    loss = 0.5 * weight * error**2
     loss, logged = valid_means(loss, {"losses/td_loss": loss, "losses/q_values": inverse(chosen)}, valid, axis_name)
     return loss, logged | {PRIORITIES: sequence_priorities(error, valid, eta)}
 
@@ -168,13 +186,14 @@ def observe(setup: ReplaySetup[R2D2Config], learner: TargetLearner, rollout: Rol
 
 
 def learn(setup: ReplaySetup[R2D2Config], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
-    config, hp = setup.config, setup.current(learner)
+    config, hp, team = setup.config, setup.current(learner), team_value(setup)
+    num_agents = team.num_agents if team else 0
 
     def loss(params: PyTree, target_params: PyTree, batch: Sequences) -> tuple[Array, dict[str, Array]]:
-        return r2d2_loss(setup.model, config, hp.gamma, hp.eta, params, target_params, swap_axes(batch), setup.axis_name)
+        return r2d2_loss(setup.model, config, hp.gamma, hp.eta, params, target_params, swap_axes(batch), setup.axis_name, team)
 
     def batch(replay: PyTree, draw: Draw) -> Sequences:
-        return swap_axes(setup.weighted(sequences(setup.replay, replay, draw, config.rows_behind), learner))
+        return swap_axes(setup.weighted(sequences(setup.replay, replay, draw, config.rows_behind, num_agents), learner))
 
     return q_learning.learn(setup, learner, hp, loss, batch)
 
@@ -186,6 +205,7 @@ def check_sequences(replay: ReplayFn, setup: ReplaySetup[R2D2Config]) -> None:
     """Raise TypeError unless the replay returns a rollout's rows with the carry before them, and ValueError if the exponent of
     priorities is set, which the replay defines itself. Only shapes are computed."""
     num_envs, exponent = setup.config.num_envs, setup.config.replay.exponent
+    num_agents = setup.num_agents if setup.config.decomposition else 0
     if exponent != Sequence().exponent:
         raise ValueError(f"replay.exponent={exponent:g} has no effect with replay={show(replay)}, which has its own")
 
@@ -194,10 +214,12 @@ def check_sequences(replay: ReplayFn, setup: ReplaySetup[R2D2Config]) -> None:
         many = lambda tree, length: jax.tree.map(lambda x: jnp.broadcast_to(x, (length, num_envs, *x.shape)), tree)  # noqa: E731
         rows = CarriedRows(many(row, setup.config.rollout_length), many(carry, 1))
         state = setup.replay.add(setup.replay.init(stored_row), rows, jnp.arange(num_envs, dtype=jnp.int32))
-        if not same_shapes(setup.replay.draw(state, jax.random.key(0), 1).extras, setup.model.initial_carry(1)):
+        each, found = max(1, num_agents), setup.replay.draw(state, jax.random.key(0), 1).extras
+        if not same_shapes(as_lanes(found, num_agents), setup.model.initial_carry(each)):
             raise TypeError("its draws have no carry")
 
-    must = "must store sequences that begin with each rollout, as jaxrl.replay.sequence.sequence_replay() does"
+    given = f"num_agents={num_agents}" if num_agents else ""
+    must = f"must store sequences that begin with each rollout, as jaxrl.replay.sequence.sequence_replay({given}) does"
     attempt(f"replay={show(replay)}, which {must},", stored)
 
 
@@ -223,7 +245,9 @@ def make_r2d2(env: EnvLike, **keywords: Any) -> Agent:
             f"model={show(model)} has no memory, but R2D2 learns from sequences and their initial carry: give it a core, as with "
             'model={"core": "gru"}, or use make_dqn'
         )
-    stored = resolve_replay(replay, prepared.env, config, before=1, after=config.rows_behind)
+    prepared = decomposed(prepared)
+    together = config.replay.of_agents(prepared.setup.num_agents) if config.decomposition else None
+    stored = resolve_replay(replay or together, prepared.env, config, before=1, after=config.rows_behind)
     setup = ReplaySetup.from_setup(prepared.setup, replay=stored)
     if replay is not None:
         check_sequences(replay, setup)

@@ -137,7 +137,14 @@ class ReplayConfig(RolloutConfig):
     def as_lanes(self, num_agents: int) -> Self:
         lanes = super().as_lanes(num_agents)
         size = max(1, self.buffer_size // lanes.num_envs) * lanes.num_envs  # the default may not be a multiple
-        return dataclasses.replace(lanes, buffer_size=size)
+        # A draw of all agents is the same share of the rows of lanes as of those of environments.
+        ratio = self.replay_ratio / (num_agents if self.draws_environments else 1)
+        return dataclasses.replace(lanes, buffer_size=size, replay_ratio=ratio)
+
+    @property
+    def draws_environments(self) -> bool:
+        """True if ``batch_size`` counts rows of environments, each with those of all agents, and not rows of lanes."""
+        return False
 
     @property
     def only_with_data(self) -> tuple[str, ...]:

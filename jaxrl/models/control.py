@@ -85,14 +85,15 @@ def policy_network(observation_space: spaces.Space, action_space: spaces.Space, 
 @component("model", home="jaxrl.models")
 @configured_by(NetworkConfig)
 def deterministic_policy(observation_space: spaces.Space, action_space: spaces.Space, config: NetworkConfig) -> Model:
-    """Build a deterministic policy for a Box. Outputs are f32[..., d] in (−1, 1); the algorithm scales them to the bounds.
+    """Build a deterministic policy. For a Box, outputs are f32[..., d] in (−1, 1); the algorithm scales them to the bounds. For a
+    Discrete space, outputs are a ``Categorical``, of which the algorithm takes relaxed samples.
 
     Args:
-      action_space: Box.
+      action_space: Box or Discrete.
       hidden_sizes: default: (256, 256), or the layers of the encoder's paper.
     """
-    if not isinstance(action_space, spaces.Box):
-        raise TypeError(f"action_space is {action_space}: deterministic_policy needs a Box")
+    if not isinstance(action_space, spaces.Box | spaces.Discrete):
+        raise TypeError(f"action_space is {action_space}: deterministic_policy needs a Box or Discrete space")
     return from_linen(PolicyNetwork(make_network(observation_space, config, hidden_sizes=HIDDEN_SIZES), action_space, True))
 
 

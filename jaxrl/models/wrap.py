@@ -212,7 +212,7 @@ def per_agent(
 
     All groups compute all rows, and each row takes the outputs of its agent's group. So rows may come in any order, and each
     costs G times as much as with shared parameters. Observations are a Dict with an ``agent_id``, which the wrapper of that name
-    adds.
+    adds; those of a critic may be a pair of such an observation and an action.
 
     Args:
       network: function of both spaces that returns the model of a group, such as ``actor_critic``.
@@ -245,7 +245,8 @@ def per_agent(
         def called(params: PyTree, carry: PyTree, inputs: StepInput, key: Key | None = None) -> tuple[PyTree, Any]:
             run = lambda params: function(params, carry, inputs, key=key)  # noqa: E731
             carries, outputs = jax.vmap(run)(params)
-            group = jnp.array(of_agent)[inputs.obs[AGENT_KEY]]
+            obs = inputs.obs[0] if isinstance(inputs.obs, tuple) else inputs.obs
+            group = jnp.array(of_agent)[obs[AGENT_KEY]]
             return select(group if group.ndim == 1 else group[-1], carries), select(group, outputs)
 
         return called

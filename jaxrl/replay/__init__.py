@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from jaxrl.rollout.agents import as_lanes, lanes_of
 from jaxrl.types import Array, Key, PyTree
 
 
@@ -44,6 +45,14 @@ def over_devices(draw: Draw, axis_name: str | None) -> Draw:
     largest = jax.lax.pmax(draw.divisor, axis_name)
     share = jnp.where(largest > 0, draw.divisor / jnp.where(largest > 0, largest, 1.0), 1.0)
     return draw._replace(weight=draw.weight * share, divisor=largest)
+
+
+def of_all_agents(draw: Draw, num_agents: int) -> Draw:
+    """Return draws of all agents, [N · A], in the environments of drawn lanes, [N]. With ``num_agents`` 0 they are the same."""
+    if not num_agents:
+        return draw
+    lanes, each = lanes_of(draw.env // num_agents, num_agents), lambda x: x.repeat(num_agents, 0)
+    return Draw(each(draw.row), lanes, each(draw.weight), each(draw.valid), as_lanes(draw.extras, num_agents), draw.divisor)
 
 
 class InitReplayFn(Protocol):

@@ -46,7 +46,11 @@ class Sequence(Option):
 
     @property
     def function(self) -> ReplayFn:
-        return sequence_replay(prioritised_replay(priority_exponent=self.exponent))
+        return self.of_agents(0)
+
+    def of_agents(self, num_agents: int) -> ReplayFn:
+        """Return a replay that draws the sequences of this number of agents together; 0: each alone."""
+        return sequence_replay(prioritised_replay(priority_exponent=self.exponent), num_agents=num_agents)
 
 
 @option("future")

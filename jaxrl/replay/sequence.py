@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.replay import Draw, Replay, ReplayFn, Rows, bind, uniform
+from jaxrl.replay import Draw, Replay, ReplayFn, Rows, bind, of_all_agents, uniform
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.uniform import ReplayState, Ring, make_ring
+from jaxrl.rollout.agents import environment_of
 from jaxrl.rollout.autoreset import next_input
 from jaxrl.settings.loadable import component
 from jaxrl.settings.validation import check_count
@@ -56,10 +57,11 @@ class Parts(NamedTuple):
     ring: Ring
     starts: Replay
     period: int
+    num_agents: int
 
 
 @component("value")
-def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None) -> ReplayFn:
+def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None, num_agents: int = 0) -> ReplayFn:
     """Return a function that makes a replay of whole sequences.
 
     A sequence begins every ``period`` rows of each environment, and is drawn with its carry as ``Draw.extras``. A replay built
@@ -75,6 +77,8 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
         ``importance_exponent``.
       period: number of rows between starts. It must divide the rows of every ``add``. None: the rows of an ``add``, so that a
         rollout's carry suffices. The paper has 40, with 80 rows to learn from.
+      num_agents: number of agents whose sequences are drawn together, with one priority; 0: those of lanes are drawn alone.
+        Carries of ``Draw.extras`` are then [N, A, ...], and ``Draw.env`` is the lane of the first agent.
 
     Raises:
       ValueError: the period is less than 1. The returned function raises it if the period does not divide the rows of an ``add``,
@@ -99,28 +103,36 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
             )
         count = whole.capacity // every
         ring = whole._replace(capacity=count * every)
-        starts_replay = draws(count, whole.num_envs, whole.rows_per_add // every, before=earlier, after=later)
-        parts = Parts(ring, starts_replay, every)
+        starts_replay = draws(
+            count, whole.num_envs // max(1, num_agents), whole.rows_per_add // every, before=earlier, after=later
+        )
+        parts = Parts(ring, starts_replay, every, num_agents)
         return bind(parts, (init, add, draw, take, update, mark_discontinuity), starts_replay.prioritised)
 
     return make
 
 
 def init(parts: Parts, example: CarriedRows) -> SequenceState:
-    return SequenceState(uniform.init(parts.ring, example.rows), parts.starts.init(Start(example.carry, jnp.array(True))))
+    carry, each = example.carry, parts.num_agents
+    if each:
+        carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (each, *x.shape)), carry)
+    return SequenceState(uniform.init(parts.ring, example.rows), parts.starts.init(Start(carry, jnp.array(True))))
 
 
 def add(parts: Parts, state: SequenceState, rows: Rows, env_id: Array) -> SequenceState:
     if not isinstance(rows, CarriedRows):
         raise TypeError(f"this replay stores CarriedRows, rows with their recurrent carries, not {type(rows).__name__}")
-    start = Start(rows.carry, jnp.ones((parts.ring.rows_per_add // parts.period, env_id.shape[0]), bool))
-    return SequenceState(uniform.add(parts.ring, state.rows, rows.rows, env_id), parts.starts.add(state.starts, start, env_id))
+    number, carry = environment_of(env_id, parts.num_agents), rows.carry
+    if parts.num_agents:
+        carry = jax.tree.map(lambda x: x.reshape(len(x), len(number), -1, *x.shape[2:]), carry)
+    start = Start(carry, jnp.ones((parts.ring.rows_per_add // parts.period, len(number)), bool))
+    return SequenceState(uniform.add(parts.ring, state.rows, rows.rows, env_id), parts.starts.add(state.starts, start, number))
 
 
 def draw(parts: Parts, state: SequenceState, key: Key, batch_size: int) -> Draw:
     drawn = parts.starts.draw(state.starts, key, batch_size)
     carry = parts.starts.take(state.starts, drawn, 0).carry
-    return drawn._replace(row=drawn.row * parts.period, extras=carry)
+    return drawn._replace(row=drawn.row * parts.period, env=drawn.env * max(1, parts.num_agents), extras=carry)
 
 
 def take(parts: Parts, state: SequenceState, draw: Draw, offset: int | Array) -> Any:
@@ -128,7 +140,7 @@ def take(parts: Parts, state: SequenceState, draw: Draw, offset: int | Array) ->
 
 
 def update(parts: Parts, state: SequenceState, draw: Draw, priorities: Array) -> SequenceState:
-    start = draw._replace(row=draw.row // parts.period, extras=())
+    start = draw._replace(row=draw.row // parts.period, env=draw.env // max(1, parts.num_agents), extras=())
     return state._replace(starts=parts.starts.update(state.starts, start, priorities))
 
 
@@ -156,7 +168,7 @@ class Sequences(NamedTuple):
     """f32[N]: ``Draw.weight``."""
 
 
-def sequences(replay: Replay, state: Any, draw: Draw, length: int) -> Sequences:
+def sequences(replay: Replay, state: Any, draw: Draw, length: int, num_agents: int = 0) -> Sequences:
     """Return the drawn sequences, [length, N]: burn-in, then the rows to learn from, then further rows for n-step returns.
 
     Args:
@@ -164,7 +176,9 @@ def sequences(replay: Replay, state: Any, draw: Draw, length: int) -> Sequences:
       state: the replay's state.
       draw: [N].
       length: number of rows of a sequence.
+      num_agents: that of a replay whose agents are drawn together; then N is the number of their sequences.
     """
+    draw = of_all_agents(draw, num_agents)
     offset = jnp.arange(-1, length + 1, dtype=jnp.int32)
     size = draw.row.shape[0]
     # One gather of all rows, [(length + 2) · N].

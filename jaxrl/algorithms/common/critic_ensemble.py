@@ -19,8 +19,9 @@ from jaxrl.exploration.action_noise import standard_normal
 from jaxrl.optimize.descent import Descent
 from jaxrl.optimize.gradients import valid_mean
 from jaxrl.optimize.minibatches import random_subsets
-from jaxrl.replay import Draw
+from jaxrl.replay import Draw, of_all_agents
 from jaxrl.replay.transitions import Transitions, transitions
+from jaxrl.rollout.agents import by_agent
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.rollout.outputs import apply_ensemble, train_ensemble, with_statistics
@@ -77,6 +78,14 @@ class ActorCriticSetup(ReplaySetup[C]):
 
     critic: Model
     """Model of a single critic; ``jaxrl.models.action_value`` documents its inputs."""
+    critic_actions: spaces.Space
+    """Actions as critics take them: a Box, with ``joint_agents`` those of all agents one after the other; or Discrete ones, for
+    all of which a critic returns values."""
+    joint_agents: int = 0
+    """Number of agents whose actions critics take together; 0 if each takes those of its own agent."""
+
+    def draw_batches(self, replay: PyTree, key: Key, number: int = 1) -> Draw:
+        return of_all_agents(super().draw_batches(replay, key, number), self.joint_agents)
 
 
 NOISE, CHOSEN = 0, 1
@@ -159,7 +168,8 @@ def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Cr
     noise_key, network_key = jax.random.split(setup.device_key(setup.stream(learner, NOISE)))
     noise = jnp.zeros((config.updates_per_iteration, 2, 0))
     if isinstance(space, spaces.Box):
-        shape = (config.updates_per_iteration, 2, setup.device_batch_size, math.prod(space.shape))
+        rows = setup.device_batch_size * max(1, setup.joint_agents)
+        shape = (config.updates_per_iteration, 2, rows, math.prod(space.shape))
         noise = standard_normal(noise_key, shape)
     updates = CriticBatch(
         batch, noise, critic_subset(setup, learner), jax.random.split(network_key, config.updates_per_iteration)
@@ -176,7 +186,12 @@ def batch_of(setup: ActorCriticSetup[Any], learner: Any, replay: PyTree, draw: D
     config, space = setup.config, setup.action_space
     drawn = transitions(setup.replay, replay, draw, gamma, config.n_step, next_action=config.reads_next_action)
     drawn = setup.weighted(drawn, learner)
+    if setup.joint_agents:  # a drawn environment may have agents that are over
+        drawn = drawn._replace(valid=drawn.valid & setup.replay.take(replay, draw, 0).valid)
     batch = zero_invalid(drawn, drawn.valid)
+    if isinstance(space, spaces.Discrete) and isinstance(setup.critic_actions, spaces.Box):
+        one_hot = jax.nn.one_hot(batch.action - int(space.start), int(space.n))
+        return batch._replace(action=one_hot * batch.valid[:, None])
     if isinstance(space, spaces.Box):
         batch = batch._replace(action=from_environment(space, batch.action))
         if config.reads_next_action:
@@ -231,15 +246,23 @@ def critic_subset(setup: ActorCriticSetup[Any], learner: Any) -> Array:
 
 
 def action_values(
-    setup: ActorCriticSetup[Any], params: PyTree, inputs: StepInput, action: Array | None = None, key: Key | None = None
+    setup: ActorCriticSetup[Any],
+    params: PyTree,
+    inputs: StepInput,
+    action: Array | None = None,
+    key: Key | None = None,
+    others: Array | None = None,
 ) -> Array:
     """Return the outputs of all critics, [num_critics, N, ...], for ``action`` f32[N, d] in [−1, 1], or for all Discrete actions.
 
     Args:
       params: [num_critics, ...], or ``Variables``.
-      action: None with Discrete actions.
+      action: None with Discrete actions of which critics return all values.
       key: random key of the critics, split between them.
+      others: actions of the other agents, f32[N, d], if critics take those of all; default: ``action``, as constants.
     """
+    if setup.joint_agents and action is not None:
+        action = joint_actions(action, jax.lax.stop_gradient(action) if others is None else others, setup.joint_agents)
     return apply_ensemble(setup.critic, params, _seen(inputs, action), key)
 
 
@@ -253,6 +276,14 @@ def trained_action_values(
 
 def _seen(inputs: StepInput, action: Array | None) -> StepInput:
     return inputs if action is None else inputs._replace(obs=(inputs.obs, action))
+
+
+def joint_actions(action: Array, others: Array, num_agents: int) -> Array:
+    """Return the actions of all agents of each lane's environment, f32[N, A · d]: the lane's own from ``action`` f32[N, d], and
+    those of the other lanes from ``others``."""
+    own, rest = (by_agent(x, num_agents)[:, None] for x in (action, others))
+    joint = jnp.where(jnp.eye(num_agents, dtype=bool)[:, :, None], own, rest)
+    return joint.reshape(len(action), -1)
 
 
 def min_over_subset(values: Array, chosen: Array) -> Array:

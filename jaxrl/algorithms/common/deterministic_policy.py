@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import delayed_updates
@@ -24,11 +25,20 @@ from jaxrl.algorithms.common.critic_ensemble import (
     td_loss,
 )
 from jaxrl.algorithms.common.delayed_updates import Losses, init
-from jaxrl.algorithms.common.off_policy import OffPolicyConfig, check_actions_of, prepare_off_policy
+from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax
+from jaxrl.algorithms.common.off_policy import (
+    OffPolicyConfig,
+    check_actions_of,
+    check_policy,
+    prepare_off_policy,
+    sample_discrete,
+)
+from jaxrl.distributions import Categorical
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.exploration.options import OU, Gaussian
 from jaxrl.models import deterministic_policy
 from jaxrl.optimize.learner import TargetLearner
+from jaxrl.replay.options import Uniform
 from jaxrl.replay.transitions import bootstrapped
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.running_statistics import normalize_inputs
@@ -45,6 +55,30 @@ class DeterministicConfig(OffPolicyConfig):
     """Noise on actions, for exploration."""
     normalize_observations: bool = added(True)
     """With ``data``: normalise observations by their mean and standard deviation in the data."""
+    joint_actions: bool = added(False)  # type: ignore[assignment]
+    """With several agents: critics take the actions of all agents (Lowe et al. 2017). Give them the state as well, by
+    ``critic={"privileged": True}``. ``batch_size`` then counts rows of environments, each with those of all agents."""
+
+    @property
+    def draws_environments(self) -> bool:
+        return self.joint_actions
+
+    def critic_actions(self, space: spaces.Space, num_agents: int) -> spaces.Space:
+        discrete = isinstance(space, spaces.Discrete)
+        size = int(space.n) if discrete else math.prod(space.shape or ())  # type: ignore[attr-defined]
+        number = num_agents if self.joint_actions else 1
+        if not discrete and number == 1:
+            return space
+        return spaces.Box(-1.0, 1.0, (number * size,), np.float32)
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if not self.joint_actions:
+            return
+        if self.n_step > 1 or self.replay != Uniform() or self.hindsight is not None:
+            raise ValueError(
+                "joint_actions=True is for n_step=1 and rows that are drawn with equal probability: leave the others out"
+            )
 
     @property
     def only_with_data(self) -> tuple[str, ...]:
@@ -123,12 +157,15 @@ def act(
     """Return actions with noise, clipped to the bounds.
 
     With ``OU`` the carry is the state of an Ornstein–Uhlenbeck process, f32[B, d], which starts at 0 in each episode:
-    x ← x − θ·x + σ·ε (Lillicrap et al. 2016, with a step of 1).
+    x ← x − θ·x + σ·ε (Lillicrap et al. 2016, with a step of 1). Discrete actions are drawn from the policy's distribution.
     """
     action = setup.model.apply(policy.params.actor, (), normalize_inputs(policy.statistics, inputs))[1]
+    at_random, scale, theta = policy.exploration
+    if isinstance(action, Categorical):
+        chosen = sample_discrete(action, fold_each(key, env_id), at_random) if explore else action.mode()
+        return carry, setup.to_environment(chosen), {}
     if not explore:
         return carry, setup.to_environment(action), {}
-    at_random, scale, theta = policy.exploration
     drawn = normal_each(fold_each(key, env_id), action.shape[-1])
     noise = scale * drawn
     if isinstance(setup.config.noise, OU):
@@ -138,6 +175,15 @@ def act(
 
 
 # ---------------------------------------------------------------------------------------------------------------------- update
+
+
+def policy_actions(setup: ActorCriticSetup[Any], actor: PyTree, inputs: StepInput, key: Key) -> tuple[Array, Array | float]:
+    """Return the policy's actions as critics take them, f32[N, d], and the penalty of its outputs, f32[N] or 0."""
+    output = setup.model.apply(actor, (), inputs)[1]
+    if not isinstance(output, Categorical):
+        return output, 0.0
+    relaxation: GumbelSoftmax = setup.config.relaxation
+    return relaxation.sample(output, key), relaxation.penalty(output)
 
 
 def critic_loss(
@@ -152,13 +198,14 @@ def actor_loss(
     setup: ActorCriticSetup[Any], actor: PyTree, critic: PyTree, update: CriticBatch, hp: Any = None
 ) -> tuple[Array, dict[str, Array]]:
     """−E[Q(s, π(s))] with the first critic. Its gradient is the deterministic policy gradient (Silver et al. 2014, eq. 9;
-    Lillicrap et al. 2016, eq. 6; Fujimoto et al. 2018, algorithm 1). With ``cloning``, the loss of that option."""
+    Lillicrap et al. 2016, eq. 6; Fujimoto et al. 2018, algorithm 1). With ``joint_actions`` those of other agents are the drawn
+    ones (Lowe et al. 2017, eq. 6). With ``cloning``, the loss of that option."""
     batch, first = update.batch, jax.tree.map(lambda x: x[:1], critic)
-    action = setup.model.apply(actor, (), batch.inputs)[1]
-    value = action_values(setup, first, batch.inputs, action, jax.random.fold_in(update.key, 2))[0]
+    action, penalty = policy_actions(setup, actor, batch.inputs, jax.random.fold_in(update.key, 3))
+    value = action_values(setup, first, batch.inputs, action, jax.random.fold_in(update.key, 2), others=batch.action)[0]
     mean, cloning = setup.valid_mean(batch.valid), getattr(setup.config, "cloning", None)
     if cloning is None:
-        loss = -mean(value)
+        loss = -mean(value - penalty)
         return loss, {"losses/actor_loss": loss}
     loss, distance = cloning.loss(hp, value, action - batch.action, mean)
     return loss, {"losses/actor_loss": loss, "losses/cloning_loss": distance}
@@ -186,6 +233,8 @@ def target_value(
     Args:
       penalty: f32[N], or 0.
     """
+    if setup.joint_agents:  # agents that are over by then do nothing
+        action = jnp.where(update.batch.discount[:, None] > 0, action, 0.0)
     values = action_values(setup, targets.critic, update.batch.next_inputs, action, jax.random.fold_in(update.key, 0))
     return bootstrapped(update.batch, min_over_subset(values, update.chosen) - penalty)
 
@@ -213,13 +262,22 @@ def build(
     hyperparams: type,
     keywords: Mapping[str, Any],
     target: TargetFn,
+    kinds: tuple[type[spaces.Space], ...] = (spaces.Box,),
 ) -> Agent:
     """Build the agent for a builder's arguments. Parameters and errors are those of ``prepare_off_policy``.
 
     Args:
       target: computes the critics' targets.
     """
-    kinds = (spaces.Box,)
     prepared, setup = prepare_off_policy(builder, env, config, hyperparams, keywords, kinds, network=deterministic_policy)
-    check_actions_of(keywords.get("model"), prepared.output, setup.action_space)
+    settings, space = setup.config, setup.action_space
+    if isinstance(space, spaces.Box):
+        check_actions_of(keywords.get("model"), prepared.output, space)
+    else:
+        check_policy(keywords.get("model"), prepared.output, space)
+        if settings.noise != type(settings)().noise:
+            raise ValueError(f"noise={settings.noise} has no effect with {space}, whose actions are drawn: leave it out")
+    if settings.joint_actions and not setup.num_agents:
+        why = "learns from data=…, whose rows are those of one agent" if setup.data else "has one agent"
+        raise ValueError(f"joint_actions=True is for environments of several agents, and this one {why}: leave it out")
     return prepared.bind(make_algorithm(target, setup))

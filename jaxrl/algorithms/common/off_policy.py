@@ -63,6 +63,15 @@ class OffPolicyConfig(HindsightConfig):
         """True if the losses read ``Transitions.next_action``."""
         return False
 
+    @property
+    def joint_actions(self) -> bool:
+        """True if critics take the actions of all agents."""
+        return False
+
+    def critic_actions(self, space: spaces.Space, num_agents: int) -> spaces.Space:
+        """Return the actions as critics take them (``ActorCriticSetup.critic_actions``); here those of the environment."""
+        return space
+
     def critic_network(self, default: Any) -> Any:
         """Return the function of the spaces that makes a critic for these settings; here ``default``, as in ``network``."""
         return default
@@ -126,7 +135,8 @@ def prepare_off_policy(
         refuse_unused(
             prepared.hyperparams, hyperparams(), ("actor_learning_rate",), "with an optimizer that does not use learning_rate"
         )
-    outputs = structure.critics.num_outputs
+    outputs, num_agents = structure.critics.num_outputs, prepared.setup.num_agents
+    bound = bound._replace(action_space=structure.critic_actions(space, num_agents))
     if outputs and not isinstance(space, spaces.Box):
         raise ValueError(f"critics={structure.critics.name!r} are for Box actions, and the environment has {space}")
     of_critics = structure.critic_network(action_value)
@@ -136,8 +146,10 @@ def prepare_off_policy(
         resolved = resolve_critic(as_network(critic, action_value, of_critics), of_critics, bound, outputs)
     if not statistics:
         check_statistics(title_of(builder.__name__), resolved, "critic")
-    replay = resolve_replay(parts["replay"], bound, structure, before=1, after=structure.n_step, data=prepared.setup.data)
-    return prepared, ActorCriticSetup.from_setup(prepared.setup, replay=replay, critic=resolved)
+    replay = resolve_replay(parts["replay"], prepared.env, structure, before=1, after=structure.n_step, data=prepared.setup.data)
+    joint = num_agents if structure.joint_actions else 0
+    fields: dict[str, Any] = {"critic": resolved, "critic_actions": bound.action_space, "joint_agents": joint}
+    return prepared, ActorCriticSetup.from_setup(prepared.setup, replay=replay, **fields)
 
 
 def resolve_critic(
@@ -207,7 +219,7 @@ def init_networks(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> t
     learns any."""
     actor_key, *critic_keys = jax.random.split(key, 1 + setup.config.critics.size)
     inputs = example_input(setup.observation_space, setup.action_space)
-    seen = example_input(seen_by_critic(setup.observation_space, setup.action_space), setup.action_space)
+    seen = example_input(seen_by_critic(setup.observation_space, setup.critic_actions), setup.action_space)
     critic = jax.vmap(setup.critic.init, in_axes=(0, None))(jnp.stack(critic_keys), seen._replace(prev_action=inputs.prev_action))
     made = zip(*map(split_variables, (setup.model.init(actor_key, inputs), critic)), strict=True)
     params, statistics = (ActorCriticPair(*parts) for parts in made)

@@ -1,4 +1,4 @@
-"""The team's value as a sum: rows of teams by hand, targets against NumPy, and what the sum can and cannot express."""
+"""The team's value: rows of teams by hand, sums and mixers against NumPy, targets, and what each can express."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import jaxrl
-from jaxrl.algorithms.common.value_decomposition import sum_of_chosen, sum_of_reached, team_rows
+from jaxrl.algorithms.common.value_decomposition import MixedParams, TeamValue, of_first, team_rows
 from jaxrl.algorithms.pqn import PQNHyperparams, pqn_loss, targets
+from jaxrl.algorithms.r2d2 import r2d2_loss
 from jaxrl.envs.checks.check_env import COMPILE_FAST
-from jaxrl.options import VDN
+from jaxrl.models.mixers import SUM, monotonic_mixer
+from jaxrl.options import QMIX, VDN
+from jaxrl.replay.sequence import sequence_replay, sequences
+from jaxrl.returns import bootstrap_mask
+from jaxrl.rollout.autoreset import first_input
 from jaxrl.rollout.collect import collect
+from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.training import evaluate_pure, run_iterations
 from tests.helpers.agents import small
 from tests.helpers.teams import mortal
@@ -48,8 +55,9 @@ def test_sums() -> None:
     rollout, _ = rollout_of(mortal(truncates=(True, False, False)), 4)
     reached = jnp.arange(1.0, 25.0).reshape(4, 6)
     # Rows 1: agent 0 is cut, and the others live. 2: agent 2 terminated. 3: agent 1 terminated. 4: the reset.
-    np.testing.assert_allclose(sum_of_reached(rollout, reached, 3)[:, 0], [1 + 2 + 3, 8, 0, 0])
-    assert sum_of_chosen(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([[True, False], [True, True]])).tolist() == [1.0, 7.0]
+    np.testing.assert_allclose(TeamValue(3, SUM).reached((), rollout, reached)[:, 0], [1 + 2 + 3, 8, 0, 0])
+    alive = jnp.array([True, False, True, True])
+    assert TeamValue(2, SUM).chosen((), jnp.array([1.0, 2.0, 3.0, 4.0]), alive, ()).tolist() == [1.0, 7.0]
 
 
 def test_targets_are_lambda_returns_of_the_sum() -> None:
@@ -57,7 +65,8 @@ def test_targets_are_lambda_returns_of_the_sum() -> None:
     rollout, (agent, params) = rollout_of(env)
     hp = PQNHyperparams(gamma=0.9, q_lambda=LAM)
     model = agent.algorithm.update.args[0].model
-    batch, error = targets(model, params, rollout, hp, 3)
+    value = TeamValue(3, SUM)
+    batch, error = targets(model, params, rollout, hp, value)
     q = np.asarray(jax.vmap(lambda inputs: model.apply(params, (), inputs)[1])(rollout.inputs)).reshape(10, 2, 3, 2)
     lives, ends, cut = (np.asarray(x).reshape(9, 2, 3) for x in (rollout.valid, rollout.terminated, rollout.truncated))
     expected = np.zeros((9, 2))
@@ -77,13 +86,146 @@ def test_targets_are_lambda_returns_of_the_sum() -> None:
     chosen = np.take_along_axis(q[:9], np.asarray(rollout.action).reshape(9, 2, 3, 1), -1)[..., 0]
     total = np.where(lives, chosen, 0).sum(-1)
     np.testing.assert_allclose(error.reshape(9, 2)[valid], (expected - total)[valid], rtol=1e-3, atol=1e-3)
-    loss, _ = pqn_loss(model, params, batch, None)
+    loss, _ = pqn_loss(model, params, batch, None, value)
     np.testing.assert_allclose(loss, 0.5 * ((expected - total)[valid] ** 2).mean(), rtol=1e-3)
+
+
+def test_the_state_is_that_of_the_first_agent_alive() -> None:
+    lanes = {"x": jnp.arange(12.0).reshape(6, 2), "y": jnp.arange(6)}
+    found = of_first(jnp.array([[False, False, True], [False, True, True]]), lanes)
+    np.testing.assert_array_equal(found["x"], [[4, 5], [8, 9]])
+    np.testing.assert_array_equal(found["y"], [2, 4])
+
+
+@pytest.mark.parametrize("hypernetwork_size", [0, 5])
+def test_the_mixer_is_the_papers(hypernetwork_size: int) -> None:
+    rng, space = np.random.default_rng(0), spaces.Box(-1.0, 1.0, (4,), np.float32)
+    mixer = monotonic_mixer(space, 3, 6, hypernetwork_size)
+    params = mixer.init(KEY(), np.zeros(4, np.float32))
+    params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params)
+    values, state = rng.normal(size=(7, 3)), rng.normal(size=(7, 4)).astype(np.float32)
+    layers = params["params"]
+    assert set(layers) == {"first", "first_bias", "last", "value", "value_hidden"} | (
+        {"first_hidden", "last_hidden"} if hypernetwork_size else set()
+    )
+
+    def layer(name: str, x: Any) -> Any:
+        return x @ np.float64(layers[name]["kernel"]) + layers[name]["bias"]
+
+    def weights(name: str, state: Any) -> Any:
+        seen = np.maximum(layer(f"{name}_hidden", state), 0) if hypernetwork_size else state
+        return np.abs(layer(name, seen))
+
+    for q, s, found in zip(values, state, mixer.apply(params, jnp.float32(values), state), strict=True):
+        hidden = q @ weights("first", s).reshape(3, 6) + layer("first_bias", s)
+        hidden = np.where(hidden > 0, hidden, np.expm1(hidden))
+        expected = hidden @ weights("last", s) + layer("value", np.maximum(layer("value_hidden", s), 0))[0]
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    slopes = jax.vmap(jax.grad(lambda q, s: mixer.apply(params, q, s)))(jnp.float32(values), state)
+    assert slopes.min() >= 0 and slopes.max() > 0.1
+
+
+def test_an_agent_that_is_over_has_no_part_in_the_mixture() -> None:
+    agent = small("r2d2", mortal_state(), **SEQUENCES, decomposition=QMIX(4, 4))
+    setup = agent.algorithm.learn.args[0]
+    value, params = TeamValue(3, QMIX(4, 4).mixer(agent.env.observation_space, 3)), agent.init(KEY()).learner.params
+    assert isinstance(params, MixedParams)
+    obs = jax.tree.map(jnp.asarray, {"observation": np.ones((6, 3), np.float32), "privileged_state": np.ones((6, 9), np.float32)})
+    alive = jnp.array([True, False, True, False, False, True])
+    values = jnp.arange(6.0)
+    other = values.at[jnp.array([1, 3, 4])].set(100.0)
+    obs_after = {**obs, "privileged_state": obs["privileged_state"].at[jnp.array([1, 3, 4])].set(7.0)}
+    both = value.chosen(params, values, alive, obs), value.chosen(params, other, alive, obs_after)
+    np.testing.assert_array_equal(*both)
+    assert setup.model.apply(params, setup.model.initial_carry(6), first(setup, obs))[1].shape == (6, 2)
+
+
+def first(setup: Any, obs: Any) -> Any:
+    return first_input(obs, setup.action_space, 6)
+
+
+def mortal_state() -> Any:
+    return jaxrl.make_env("tests.helpers.teams:mortal|central_state")
+
+
+SEQUENCES: dict[str, Any] = {
+    "num_envs": 2,
+    "rollout_length": 3,
+    "batch_size": 4,
+    "sequence_length": 6,
+    "n_step": 1,
+    "replay_ratio": 8,
+}
+
+
+def test_sequences_of_a_team_are_drawn_together() -> None:
+    """Every sequence holds the rows of all agents of one environment, which are known by their observations (t, i, episode)."""
+    agent = small("r2d2", mortal_state(), **SEQUENCES, decomposition=VDN(), buffer_size=120)
+    setup = agent.algorithm.learn.args[0]
+    state, _ = jit(lambda state: run_iterations(agent, state, 4))(agent.init(KEY()))
+    replay = state.learner.replay
+    draw = setup.replay.draw(replay, KEY(), 8)
+    found = sequences(setup.replay, replay, draw, 6, 3)
+    seen = np.asarray(found.inputs.obs["observation"]).reshape(7, 8, 3, 3)
+    lives = np.asarray(found.valid).reshape(6, 8, 3)
+    np.testing.assert_array_equal(seen[..., 1], np.broadcast_to([0, 1, 2], (7, 8, 3)))
+    np.testing.assert_array_equal(seen[..., 0], np.broadcast_to(seen[..., :1, 0], (7, 8, 3)))
+    np.testing.assert_array_equal(seen[..., 2], np.broadcast_to(seen[..., :1, 2], (7, 8, 3)))
+    assert len({*map(int, draw.env)}) == 2 and not (np.asarray(draw.env) % 3).any()
+    # An episode has rows 0, 1, 2 and a reset, where agents live 1, 3 and 2 rows.
+    time = seen[:6, :, 0, 0]
+    np.testing.assert_array_equal(lives, time[..., None] < np.array([1, 3, 2]))
+    (carry,) = jax.tree.leaves(found.carry)
+    (stored,) = jax.tree.leaves(draw.extras)
+    np.testing.assert_array_equal(carry, np.asarray(stored).reshape(24, -1))
+    after = setup.replay.update(replay, draw, jnp.array([1e6, *[1.0] * 7]))
+    again = setup.replay.draw(after, KEY(), 16)
+    assert ((again.row == draw.row[0]) & (again.env == draw.env[0])).mean() > 0.9
+
+
+def test_the_loss_of_sequences_is_that_of_the_sum() -> None:
+    """One gradient step of VDN on sequences, with targets row by row in NumPy."""
+    agent = small("r2d2", mortal(truncates=(False, True, False)), **SEQUENCES, decomposition=VDN(), buffer_size=120, rescale=None)
+    setup = agent.algorithm.learn.args[0]
+    state, _ = jit(lambda state: run_iterations(agent, state, 4))(agent.init(KEY()))
+    learner, value = state.learner, TeamValue(3, SUM)
+    batch = sequences(setup.replay, learner.replay, setup.replay.draw(learner.replay, KEY(), 8), setup.config.rows_behind, 3)
+    other = jax.tree.map(lambda x: x + 0.1, learner.params)
+    loss, metrics = r2d2_loss(setup.model, setup.config, 0.9, 0.9, learner.params, other, batch, None, value)
+    seen = batch._replace(inputs=zero_invalid(batch.inputs, bootstrap_mask(batch))).inputs
+    q, target = (np.asarray(setup.model.unroll(p, batch.carry, seen)[1]).reshape(7, 8, 3, 2) for p in (learner.params, other))
+    lives, ends, action, reward = (
+        np.asarray(x).reshape(6, 8, 3) for x in (batch.valid, batch.terminated, batch.action, batch.reward)
+    )
+    errors = np.full((6, 8), np.nan)
+    for n in range(8):
+        for t in range(6):
+            acting = [a for a in range(3) if lives[t, n, a]]
+            if acting:
+                on = [a for a in acting if not ends[t, n, a]]
+                beyond = sum(target[t + 1, n, a, q[t + 1, n, a].argmax()] for a in on)
+                total = sum(q[t, n, a, action[t, n, a]] for a in acting)
+                errors[t, n] = total - (reward[t, n].mean() + 0.9 * beyond)
+    np.testing.assert_allclose(loss, np.nanmean(0.5 * errors**2 * np.asarray(batch.weight)[::3]), rtol=1e-4)
+    size = np.abs(errors)
+    np.testing.assert_allclose(metrics["priorities"], 0.9 * np.nanmax(size, 0) + 0.1 * np.nanmean(size, 0), rtol=1e-4)
+
+
+def test_updates_count_teams() -> None:
+    """The same settings give as many updates, and warm up as long, whatever the number of agents."""
+    made = [small("r2d2", mortal(lives), **SEQUENCES, decomposition=VDN()) for lives in ((1, 1), (1, 3, 2))]
+    assert {agent.algorithm.learn.args[0].config.updates_per_iteration for agent in made} == {2}
 
 
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match=r"decomposition=VDN\(\) is for environments of several agents, and this one has one"):
         jaxrl.make_pqn("CartPole-v1", decomposition="vdn")
+    with pytest.raises(ValueError, match=r"decomposition=QMIX\(.*\) is for environments of several agents"):
+        jaxrl.make_qmix("CartPole-v1")
+    with pytest.raises(ValueError, match=r"decomposition=QMIX\(.*\) needs observations that are a Dict with 'privileged_state'"):
+        jaxrl.make_qmix(mortal())
+    with pytest.raises(TypeError, match=r"must store sequences .* as jaxrl.replay.sequence.sequence_replay\(num_agents=3\) does"):
+        jaxrl.make_r2d2(mortal(), decomposition=VDN(), replay=sequence_replay())
     with pytest.raises(ValueError, match="num_minibatches=3 must divide num_envs \\* rollout_length"):
         jaxrl.make_pqn(mortal(), decomposition=VDN(), num_envs=2, rollout_length=4, num_minibatches=3)
 
