@@ -29,8 +29,8 @@ SETTINGS: dict[str, Any] = {
 
 @suggest_arguments
 def make_maddpg(env: EnvLike, **keywords: Any) -> Agent:
-    """Multi-agent DDPG (MADDPG, Lowe et al. 2017): DDPG whose critics see the state and the actions of all agents. Agents and their
-    specs are those of ``make_ddpg``. Agents share their parameters, unless ``jaxrl.models.per_agent`` makes the networks.
+    """Multi-agent DDPG (MADDPG, Lowe et al. 2017): DDPG whose critics see the state and the actions of all agents. Agents and
+    their specs are those of ``make_ddpg``. Agents share their parameters, unless ``jaxrl.models.per_agent`` makes the networks.
 
     Args:
       env: as for ``make_ddpg``, with several agents and a ``privileged_state`` in its observations. The wrapper ``central_state``

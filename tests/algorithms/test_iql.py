@@ -107,7 +107,8 @@ def setup_of(policy: str, **options: Any) -> ActorCriticSetup[Any]:
     own = actor_critic_setup(
         IQLConfig(critics=Ensemble(size=CRITICS), **options), "categorical" if policy == "categorical" else "squashed"
     )
-    return ActorCriticSetup(OBSERVATIONS, own.action_space, model(outputs), own.config, replay=REPLAY, critic=own.critic)
+    parts: dict[str, Any] = {"replay": REPLAY, "critic": own.critic, "critic_actions": own.action_space}
+    return ActorCriticSetup(OBSERVATIONS, own.action_space, model(outputs), own.config, **parts)
 
 
 def case_of(policy: str, seed: int) -> tuple[Any, Any, Any, CriticBatch]:

@@ -190,12 +190,13 @@ def batch_of(setup: ActorCriticSetup[Any], learner: Any, replay: PyTree, draw: D
         drawn = drawn._replace(valid=drawn.valid & setup.replay.take(replay, draw, 0).valid)
     batch = zero_invalid(drawn, drawn.valid)
     if isinstance(space, spaces.Discrete) and isinstance(setup.critic_actions, spaces.Box):
-        one_hot = jax.nn.one_hot(batch.action - int(space.start), int(space.n))
-        return batch._replace(action=one_hot * batch.valid[:, None])
+        batch = batch._replace(action=jax.nn.one_hot(batch.action - int(space.start), int(space.n)))
     if isinstance(space, spaces.Box):
         batch = batch._replace(action=from_environment(space, batch.action))
         if config.reads_next_action:
             batch = batch._replace(next_action=from_environment(space, batch.next_action))
+    if setup.joint_agents:
+        batch = batch._replace(action=jnp.where(batch.valid[:, None], batch.action, 0.0))
     return batch
 
 

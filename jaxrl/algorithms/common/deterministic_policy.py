@@ -77,7 +77,7 @@ class DeterministicConfig(OffPolicyConfig):
             return
         if self.n_step > 1 or self.replay != Uniform() or self.hindsight is not None:
             raise ValueError(
-                "joint_actions=True is for n_step=1 and rows that are drawn with equal probability: leave the others out"
+                "joint_actions=True needs n_step=1, and rows drawn with equal probability: leave n_step, replay and hindsight out"
             )
 
     @property
@@ -233,10 +233,11 @@ def target_value(
     Args:
       penalty: f32[N], or 0.
     """
+    batch = update.batch
     if setup.joint_agents:  # agents that are over by then do nothing
-        action = jnp.where(update.batch.discount[:, None] > 0, action, 0.0)
-    values = action_values(setup, targets.critic, update.batch.next_inputs, action, jax.random.fold_in(update.key, 0))
-    return bootstrapped(update.batch, min_over_subset(values, update.chosen) - penalty)
+        action = jnp.where((batch.valid & (batch.discount > 0))[:, None], action, 0.0)
+    values = action_values(setup, targets.critic, batch.next_inputs, action, jax.random.fold_in(update.key, 0))
+    return bootstrapped(batch, min_over_subset(values, update.chosen) - penalty)
 
 
 # -------------------------------------------------------------------------------------------------------------------- builders

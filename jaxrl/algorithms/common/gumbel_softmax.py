@@ -26,7 +26,7 @@ class GumbelSoftmax(Option):
         noisy = output.logits - output.logits.max(-1, keepdims=True) + jax.random.gumbel(key, output.logits.shape)
         soft = jax.nn.softmax(noisy / self.temperature)
         hard = jax.nn.one_hot(jnp.argmax(noisy, -1), noisy.shape[-1])
-        return hard + soft - jax.lax.stop_gradient(soft)
+        return hard + (soft - jax.lax.stop_gradient(soft))
 
     def penalty(self, output: Categorical) -> Array:
         """Return the mean squared logit of allowed actions, f32[N], times its weight."""

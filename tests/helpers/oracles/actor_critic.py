@@ -108,7 +108,8 @@ def actor_critic_setup(config: Any, policy: str) -> ActorCriticSetup[Any]:
     discrete = policy == "categorical"
     critic = model((lambda p, obs: obs @ p["x"]) if discrete else (lambda p, obs: q_value(p, *obs)))
     action_space = spaces.Discrete(ACTIONS) if discrete else BOX
-    return ActorCriticSetup(OBSERVATIONS, action_space, model(actors[policy]), config, replay=REPLAY, critic=critic)
+    parts: dict[str, Any] = {"replay": REPLAY, "critic": critic, "critic_actions": action_space}
+    return ActorCriticSetup(OBSERVATIONS, action_space, model(actors[policy]), config, **parts)
 
 
 def q_value(p: Any, x: Any, a: Any) -> Any:
