@@ -20,6 +20,7 @@ from jaxrl.version import __version__ as __version__
 if TYPE_CHECKING:
     from jaxrl.algorithms.a2c import make_a2c as make_a2c
     from jaxrl.algorithms.bc import make_bc as make_bc
+    from jaxrl.algorithms.coma import make_coma
     from jaxrl.algorithms.cql import make_cql
     from jaxrl.algorithms.crossq import make_crossq as make_crossq
     from jaxrl.algorithms.ddpg import make_ddpg as make_ddpg
@@ -66,6 +67,7 @@ _HOMES = {
     "save_replay": "jaxrl.runtime.checkpoint.replay_files",
     "evaluate": "jaxrl.runtime.evaluation.evaluate",
     "fitted_q_evaluation": "jaxrl.runtime.evaluation.fitted_q_evaluation",
+    "make_coma": "jaxrl.algorithms.coma",
     "make_cql": "jaxrl.algorithms.cql",
     "make_maddpg": "jaxrl.algorithms.maddpg",
     "make_mappo": "jaxrl.algorithms.mappo",
@@ -108,6 +110,7 @@ __all__ = [
     "load_dataset",
     "load_policy",
     "load_replay",
+    "make_coma",
     "make_cql",
     "make_env",
     "make_maddpg",

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxrl.algorithms.common import counterfactual
 from jaxrl.algorithms.common.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
 from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.optimize.minibatches import standardized
 from jaxrl.returns import discounts, gae
 from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.validation import Count, Unit
+from jaxrl.settings.validation import Count, Unit, added
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
 
@@ -30,6 +31,17 @@ class A2CConfig(OnPolicyConfig):
     """Rows that each environment contributes to a gradient, and the largest number of rewards in a return."""
     normalize_advantages: bool = False
     """Scale advantages to mean 0 and standard deviation 1 within each rollout."""
+    counterfactual: bool = added(False)
+    """With several agents and Discrete actions: a critic of joint actions, and counterfactual advantages (COMA, Foerster et al.
+    2018)."""
+
+    def network(self, default: Any) -> Any:
+        return counterfactual.network if self.counterfactual else default
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if self.counterfactual and self.normalize_advantages:
+            raise ValueError("counterfactual=True and normalize_advantages=True are mutually exclusive: leave one out")
 
 
 class A2CHyperparams(NamedTuple):
@@ -63,5 +75,7 @@ def a2c_loss(
 def make_a2c(env: EnvLike, **keywords: Any) -> Agent:
     """Advantage actor-critic (Mnih et al. 2016) with synchronous environments and one gradient per rollout, for Discrete,
     MultiDiscrete and Box actions. The paper's optimiser is ``jaxrl.optimize.clipped_rmsprop``."""
+    if keywords.get("counterfactual") is True:
+        return one_gradient(*counterfactual.prepare_counterfactual(make_a2c, env, A2CConfig, A2CHyperparams, keywords))
     prepared = prepare_actor_critic(make_a2c, env, A2CConfig, A2CHyperparams, keywords)
     return one_gradient(prepared, a2c_loss)

@@ -276,11 +276,14 @@ def is_recurrent(model: Model) -> bool:
     return bool(jax.tree.leaves(jax.eval_shape(lambda: model.initial_carry(1))))
 
 
-def check_actor_critic(model: Any, output: PyTree, action_space: spaces.Space) -> None:
-    """Raise TypeError unless ``output``, the shapes for a batch of one, is a value and a policy over these actions."""
-    if not isinstance(output, ActorCriticOutput) or getattr(output.value, "shape", None) != (1,):
+def check_actor_critic(model: Any, output: PyTree, action_space: spaces.Space, num_values: int | None = None) -> None:
+    """Raise TypeError unless ``output``, the shapes for a batch of one, is a value, or ``num_values`` of them, and a policy over
+    these actions."""
+    shape = (num_values,) if num_values else ()
+    if not isinstance(output, ActorCriticOutput) or getattr(output.value, "shape", None) != (1, *shape):
+        wanted = ", ".join(map(str, ("batch", *shape)))
         raise TypeError(
-            f"model={show(model)} must give an ActorCriticOutput(policy, value f32[batch]); for a batch of one it gives "
+            f"model={show(model)} must give an ActorCriticOutput(policy, value f32[{wanted}]); for a batch of one it gives "
             f"{show_shapes(output)}"
         )
     kinds, size = _policies(action_space)

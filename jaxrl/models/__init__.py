@@ -88,13 +88,13 @@ def actor_critic(observation_space: spaces.Space, action_space: spaces.Space, co
     if shared is None:
         shared = config.core is not None or network.has_image
     if config.core is None:
-        return from_linen(ActorCritic(network, action_space, squash, shared, critic))
+        return from_linen(ActorCritic(network, action_space, squash, shared, critic, config.num_values))
     core = CORES[config.core]
     carry = partial(core.initial_carry, network)
     if shared:
-        return recurrent(RecurrentActorCritic(network, action_space, squash), carry, parallel=core.parallel)
+        return recurrent(RecurrentActorCritic(network, action_space, squash, config.num_values), carry, parallel=core.parallel)
     both = lambda batch_size: (carry(batch_size), carry(batch_size))  # noqa: E731
-    return recurrent(SeparateActorCritic(network, action_space, squash, critic), both, parallel=core.parallel)
+    return recurrent(SeparateActorCritic(network, action_space, squash, critic, config.num_values), both, parallel=core.parallel)
 
 
 @component("model")

@@ -117,11 +117,13 @@ class ActorCriticConfig(CoreConfig):
       shared: policy and value share one torso and core. Default: True with an image or a core.
       critic: "plain", or "privileged": the value has a torso, and with a core a core, for itself, which also sees the
         ``privileged_state`` of a Dict observation. Excludes ``shared``.
+      num_values: number of values, f32[..., num_values], in place of one, such as those of each action.
       squash: for a bounded Box, squash the Gaussian into the bounds (``TanhNormal``) instead of clipping its samples.
     """
 
     shared: bool | None = None
     critic: str = "plain"
+    num_values: Count | None = None
     squash: bool = False
 
     def __post_init__(self) -> None:

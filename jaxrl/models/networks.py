@@ -26,13 +26,19 @@ class ActorCritic(nn.Module):
     shared: bool
     critic: Network
     """The network of the value's torso, if it is not shared."""
+    num_values: int | None = None
 
     @nn.compact
     def __call__(self, inputs: StepInput) -> ActorCriticOutput:
         torsos = {"torso": self.network} if self.shared else {"actor": self.network, "critic": self.critic}
         features = [Torso(network, self.action_space, name=name)(inputs) for name, network in torsos.items()]
         policy = PolicyHead(self.action_space, self.squash, name="policy")(features[0], inputs.obs)
-        return ActorCriticOutput(policy, dense(1, 1.0, "value")(features[-1])[..., 0])
+        return ActorCriticOutput(policy, of_values(dense(self.num_values or 1, 1.0, "value")(features[-1]), self.num_values))
+
+
+def of_values(x: Array, num_values: int | None) -> Array:
+    """Return the outputs of a value head, f32[..., num_values], or f32[...] without that number."""
+    return x if num_values else x[..., 0]
 
 
 class GreedyPolicy(nn.Module):
@@ -99,14 +105,15 @@ class RecurrentActorCritic(RecurrentCore):
     """Torso → core → policy and value, shared up to the heads."""
 
     squash: bool
+    num_values: int | None = None
 
     def setup(self) -> None:
         super().setup()
         self.policy_head = PolicyHead(self.action_space, self.squash)
-        self.value_head = dense(1, 1.0)
+        self.value_head = dense(self.num_values or 1, 1.0)
 
     def heads(self, hidden: Array, obs: PyTree) -> ActorCriticOutput:
-        return ActorCriticOutput(self.policy_head(hidden, obs), self.value_head(hidden)[..., 0])
+        return ActorCriticOutput(self.policy_head(hidden, obs), of_values(self.value_head(hidden), self.num_values))
 
 
 class RecurrentGreedyPolicy(RecurrentCore):
@@ -129,11 +136,12 @@ class SeparateActorCritic(nn.Module):
     action_space: spaces.Space
     squash: bool
     critic_network: Network
+    num_values: int | None = None
 
     def setup(self) -> None:
         self.actor, self.critic = (RecurrentCore(each, self.action_space) for each in (self.network, self.critic_network))
         self.policy_head = PolicyHead(self.action_space, self.squash)
-        self.value_head = dense(1, 1.0)
+        self.value_head = dense(self.num_values or 1, 1.0)
 
     def encode(self, inputs: StepInput) -> tuple[Array, Array]:
         return self.actor.encode(inputs), self.critic.encode(inputs)
@@ -143,7 +151,7 @@ class SeparateActorCritic(nn.Module):
         return (actor[0], critic[0]), (actor[1], critic[1])
 
     def heads(self, hidden: tuple[Array, Array], obs: PyTree) -> ActorCriticOutput:
-        return ActorCriticOutput(self.policy_head(hidden[0], obs), self.value_head(hidden[1])[..., 0])
+        return ActorCriticOutput(self.policy_head(hidden[0], obs), of_values(self.value_head(hidden[1]), self.num_values))
 
 
 class RecurrentQNetwork(RecurrentCore):

@@ -1,0 +1,148 @@
+"""Counterfactual advantages (COMA, Foerster et al. 2018): a critic of joint actions, and an advantage of each agent's action over
+those that its policy would take in its place. Lanes are those of ``jaxrl.rollout.agents``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxrl.algorithms.common.on_policy import policy_gradient_loss
+from jaxrl.builder.components import check_actor_critic
+from jaxrl.builder.keywords import split_keywords
+from jaxrl.builder.setup import PreparedAgent, prepare
+from jaxrl.distributions import Categorical, select_actions
+from jaxrl.envs import resolve_env
+from jaxrl.intrinsic.part import with_intrinsic
+from jaxrl.models import actor_critic
+from jaxrl.returns import discounts, lambda_returns
+from jaxrl.rollout.agents import together
+from jaxrl.spaces.entries import PRIVILEGED_KEY, as_entries, entries_of
+from jaxrl.types import Array, EnvLike, Model, PyTree, Rollout, StepInput
+
+GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of this number, modulo 1, are spread evenly over [0, 1)."""
+
+
+class JointCritic(NamedTuple):
+    """The network whose critic sees the actions of the other agents, as a part of the privileged state."""
+
+    num_agents: int
+    num_actions: int
+    network: Model
+
+    def outputs(self, params: PyTree, carry: PyTree, inputs: StepInput, others: Array) -> Any:
+        """Return the outputs [T, B] with Q-values for these actions of other agents, f32[T, B, A · n]."""
+        return self.network.unroll(params, carry, inputs._replace(obs=with_others(inputs.obs, others)))[1]
+
+    def others(self, action: Array, acts: Array) -> Array:
+        """Return the actions i32[..., B] of the agents that act, bool[..., B], one-hot, as each lane's critic sees them: without
+        its own."""
+        one_hot = jax.nn.one_hot(action, self.num_actions) * acts[..., None]
+        team = one_hot.reshape(*action.shape[:-1], -1, 1, self.num_agents, self.num_actions)
+        seen = jnp.where(~jnp.eye(self.num_agents, dtype=bool)[..., None], team, 0.0)
+        return seen.reshape(*action.shape, -1)
+
+
+def with_others(obs: PyTree, others: Array) -> dict[str, PyTree]:
+    """Return the observation with the actions of other agents in its privileged state."""
+    entries = as_entries(obs)
+    state = (entries[PRIVILEGED_KEY], others) if PRIVILEGED_KEY in entries else others
+    return {**entries, PRIVILEGED_KEY: state}
+
+
+def seen_space(space: spaces.Space, size: int) -> spaces.Dict:
+    """Return the space of such observations, with ``size`` numbers for the actions."""
+    entries, actions = entries_of(space), spaces.Box(0.0, 1.0, (size,), np.float32)
+    state = spaces.Tuple((entries[PRIVILEGED_KEY], actions)) if PRIVILEGED_KEY in entries else actions
+    return spaces.Dict({**entries, PRIVILEGED_KEY: state})
+
+
+def network(observation_space: spaces.Space, action_space: Any, **arguments: Any) -> Model:
+    """Build an actor-critic whose critic sees the privileged state, and has a value for each action."""
+    return actor_critic(
+        observation_space, action_space, **{**arguments, "critic": "privileged", "num_values": int(action_space.n)}
+    )
+
+
+def acting(model: Model, size: int) -> Model:
+    """Return the model for observations without the actions of others. Its values use zeros for them; its policy does not depend
+    on them."""
+
+    def filled(inputs: StepInput) -> StepInput:
+        return inputs._replace(obs=with_others(inputs.obs, jnp.zeros((*inputs.is_first.shape, size))))
+
+    def of_filled(function: Any) -> Any:
+        return lambda params, carry, inputs, key=None: function(params, carry, filled(inputs), key=key)
+
+    init = lambda key, inputs: model.init(key, filled(inputs))  # noqa: E731
+    return model._replace(init=init, apply=of_filled(model.apply), unroll=of_filled(model.unroll))
+
+
+def joint_actions(critic: JointCritic, rollout: Rollout, last: Categorical) -> tuple[Array, Array]:
+    """Return the actions of lanes at all inputs, i32[T + 1, B], and which count for other agents, bool[T + 1, B].
+
+    In the row after the end of an episode, those of agents that were cut off count, as if they had gone on. The action after the
+    last row is a draw from ``last``, by numbers that are spread evenly over lanes and updates.
+    """
+    lanes = rollout.version + jnp.arange(rollout.version.size)
+    drawn = last.quantile((lanes * jnp.float32(GOLDEN)) % 1.0)
+    goes_on = rollout.valid & ~(rollout.terminated | rollout.truncated)
+    acts = jnp.concatenate([rollout.valid, goes_on[-1:]])
+    return jnp.concatenate([rollout.action, drawn[None]]), acts
+
+
+def counted(acts: Array, cut: Array, num_agents: int) -> Array:
+    """Return ``acts``, bool[T + 1, B], with those that were ``cut`` off before, bool[T, B], where no agent of a team acts."""
+    cut = jnp.concatenate([jnp.zeros_like(cut[:1]), cut])
+    over = ~together(acts, num_agents).any(-1)
+    return acts | (cut & over.repeat(num_agents, -1))
+
+
+def counterfactual_loss(
+    critic: JointCritic, model: Model, config: Any, hp: Any, params: PyTree, rollout: Rollout, axis_name: str | None
+) -> tuple[Array, dict[str, Array]]:
+    """−E[log π(u | o)·A] + vf_coef·½ E[(G − Q(s, u))²] − ent_coef·E[H], with A = Q(s, u) − Σ_a π(a | o)·Q(s, (a, u⁻)), where u⁻
+    are the actions of the others (Foerster et al. 2018, eq. 4). The λ-returns G bootstrap from the Q-values of the actions taken
+    next; there is no target network. No gradient flows through A and G."""
+    policy: Any = model.unroll(params, rollout.carry, rollout.inputs)[1].policy
+    action, acts = joint_actions(critic, rollout, jax.tree.map(lambda x: x[-1], policy))
+    acts = counted(acts, rollout.valid & rollout.truncated, critic.num_agents)
+    output = critic.outputs(params, rollout.carry, rollout.inputs, critic.others(action, acts))
+    chosen = select_actions(output.value, action)
+    values, taken, probabilities = jax.lax.stop_gradient((output.value, chosen, jax.nn.softmax(output.policy.logits)))
+    returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma, hp.gae_lambda), taken[1:], rollout.valid)
+    advantage = with_intrinsic(rollout, (taken - (probabilities * values).sum(-1))[:-1])
+    return policy_gradient_loss(output._replace(value=chosen), rollout, advantage, returns, rollout.valid, hp, axis_name)
+
+
+def prepare_counterfactual(
+    builder: Any, env: EnvLike, config: type, hyperparams: type, keywords: Mapping[str, Any]
+) -> tuple[PreparedAgent[Any], Any]:
+    """Call ``prepare`` for Discrete actions of several agents; return the prepared agent and its loss.
+
+    Raises:
+      ValueError: the environment has one agent.
+    """
+    settings, parts = split_keywords(builder, keywords)
+    bound = resolve_env(env)
+    if not bound.num_agents:
+        raise ValueError(f"counterfactual=True is for environments of several agents, and {bound.name} has one: leave it out")
+    if not isinstance(bound.action_space, spaces.Discrete):
+        raise ValueError(f"counterfactual=True needs Discrete actions, and {bound.name} has {bound.action_space}: leave it out")
+    number = int(bound.action_space.n)
+    size = bound.num_agents * number
+    seen = partial(seen_space, size=size)
+    kinds = (spaces.Discrete,)
+    prepared = prepare(builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True, seen_space=seen)
+    check_actor_critic(parts["model"], prepared.output, bound.action_space, num_values=number)
+    critic = JointCritic(bound.num_agents, number, prepared.setup.model)
+    setup = dataclasses.replace(prepared.setup, model=acting(prepared.setup.model, size))
+    return dataclasses.replace(prepared, setup=setup), partial(counterfactual_loss, critic)

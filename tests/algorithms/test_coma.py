@@ -1,0 +1,137 @@
+"""A2C with counterfactual advantages (COMA): what critics see, and the loss by hand with agents that are over or cut off."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.algorithms.common.counterfactual import GOLDEN
+from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.models import actor_critic
+from jaxrl.rollout.collect import collect
+from jaxrl.training import evaluate_pure, run_iterations
+from tests.helpers.teams import mortal
+
+jit = partial(jax.jit, compiler_options=COMPILE_FAST)
+KEY = partial(jax.random.key, 0)
+SMALL: dict[str, Any] = {"num_envs": 2, "rollout_length": 9, "model": {"hidden_sizes": (8,)}}
+ROWS, LANES, AGENTS = 9, 6, 3
+
+
+def others_by_hand(t: int, lane: int, action: np.ndarray, lives: np.ndarray, goes_on: np.ndarray, cut: np.ndarray) -> np.ndarray:
+    """Return what a critic sees of the team at input t: the actions of those that act, or if none does, of those cut off."""
+    team = range(lane // AGENTS * AGENTS, (lane // AGENTS + 1) * AGENTS)
+    acts = {j: bool(lives[t, j] if t < ROWS else goes_on[t - 1, j]) for j in team}
+    if not any(acts.values()):
+        acts = {j: bool(cut[t - 1, j]) for j in team}
+    seen = np.zeros((AGENTS, 2), np.float32)
+    for i, j in enumerate(team):
+        if acts[j] and j != lane:
+            seen[i, action[t, j]] = 1.0
+    return seen.ravel()
+
+
+@pytest.mark.parametrize("cut", [(False, False, False), (False, True, False), (True, True, True)])
+def test_the_loss_by_hand(cut: tuple[bool, bool, bool]) -> None:
+    """Agents live 1, 3 and 2 rows; the rollout ends in the middle of an episode."""
+    env = mortal(truncates=cut)
+    agent = jaxrl.make_coma(env, **SMALL, gamma=0.9)
+    state, lanes = agent.init(KEY()), jnp.arange(LANES, dtype=jnp.int32)
+    policy = agent.algorithm.policy(state.learner)
+    rollout = jit(lambda actor: collect(agent.algorithm, env, policy, actor, (), lanes, KEY(), ROWS))(state.actor)[1]
+    gradients: Any = agent.algorithm.gradients
+    loss, setup = gradients.args
+    hp = setup.current(state.learner)
+    found, metrics = jit(lambda params: loss(setup.model, setup.config, hp, params, rollout, None))(policy.params)
+
+    network = loss.args[0].network
+    lives, ends, truncated, reward = (
+        np.asarray(x) for x in (rollout.valid, rollout.terminated, rollout.truncated, rollout.reward)
+    )
+    goes_on, was_cut = lives & ~ends & ~truncated, lives & truncated
+    policies = np.asarray(jax.nn.softmax(setup.model.apply(policy.params, (), rollout.inputs)[1].policy.logits))
+    share = (np.float32(GOLDEN) * np.arange(LANES, dtype=np.float32)) % 1
+    last = (np.cumsum(policies[-1], -1) > share[:, None]).argmax(-1)
+    action = np.concatenate([rollout.action, last[None]])
+    q = np.zeros((ROWS + 1, LANES, 2))
+    for t in range(ROWS + 1):
+        seen = np.stack([others_by_hand(t, lane, action, lives, goes_on, was_cut) for lane in range(LANES)])
+        inputs = jax.tree.map(lambda x, t=t: x[t], rollout.inputs)
+        obs = {"observation": inputs.obs, "privileged_state": jnp.asarray(seen)}
+        q[t] = network.apply(policy.params, (), inputs._replace(obs=obs))[1].value
+    taken = np.take_along_axis(q, action[..., None], -1)[..., 0]
+    terms = []
+    for lane in range(LANES):
+        following = 0.0
+        for t in reversed(range(ROWS)):
+            if not lives[t, lane]:
+                continue
+            beyond = taken[t + 1, lane]
+            if goes_on[t, lane] and t < ROWS - 1:
+                beyond = 0.2 * beyond + 0.8 * following
+            following = reward[t, lane] + (0.0 if ends[t, lane] else 0.9 * beyond)
+            pi = policies[t, lane]
+            advantage = taken[t, lane] - pi @ q[t, lane]
+            error = following - taken[t, lane]
+            terms.append(-np.log(pi[action[t, lane]]) * advantage + 0.25 * error**2 + 0.01 * (pi * np.log(pi)).sum())
+    assert len(terms) == lives.sum() and was_cut.any() == any(cut)
+    np.testing.assert_allclose(found, np.mean(terms), rtol=1e-4)
+    assert float(metrics["losses/value_loss"]) > 0
+
+
+def test_only_the_critic_sees_the_others() -> None:
+    """The gradient of the value reaches the critic alone, and that of the policy the actor alone."""
+    agent = jaxrl.make_coma(mortal(), **SMALL)
+    loss = agent.algorithm.gradients.args[0]  # type: ignore[union-attr]
+    critic, params = loss.args[0], agent.init(KEY()).learner.params
+    inputs = jax.tree.map(lambda x: x[None], agent.init(KEY()).actor.input)
+
+    def slopes(part: Any) -> set[str]:
+        def total(others: Any, params: Any) -> Any:
+            return part(critic.outputs(params, (), inputs, others)).sum()
+
+        of_others, of_params = jax.grad(total, (0, 1))(jnp.ones((1, LANES, 6)), params)
+        moved = {path[1].key for path, x in jax.tree.leaves_with_path(of_params) if jnp.abs(x).max() > 0}
+        return moved | ({"others"} if jnp.abs(of_others).max() > 0 else set())
+
+    assert slopes(lambda output: output.value) == {"critic", "value", "others"}
+    assert slopes(lambda output: output.policy.logits[..., 0]) == {"actor", "policy"}
+
+
+@pytest.mark.slow
+def test_a_recurrent_policy_and_a_state() -> None:
+    model = {"core": "gru", "core_size": 8, "hidden_sizes": (8,)}
+    agent = jaxrl.make_coma("tests.helpers.teams:mortal|central_state", **{**SMALL, "model": model})
+    state, metrics = jit(agent.step)(agent.init(KEY()))
+    assert np.isfinite(float(metrics["losses/value_loss"])) and len(jax.tree.leaves(state.actor.carry)) == 2
+
+
+@pytest.mark.slow
+def test_it_learns_the_safe_game_or_better() -> None:
+    """Two-step game (Rashid et al. 2018, section 6.1)."""
+    settings = {"num_envs": 16, "rollout_length": 16, "model": {"hidden_sizes": (32,)}, "learning_rate": 3e-3, "anneal": False}
+    agent = jaxrl.make_coma("jaxrl:TwoStep|agent_id", **settings)
+
+    def seed(key: Any) -> Any:
+        state, _ = run_iterations(agent, agent.init(key), 300)
+        return evaluate_pure(agent, state, key, 2).episodic_return.mean()
+
+    found = np.asarray(jit(jax.vmap(seed))(jax.random.split(KEY(), 8)))
+    assert (found >= 7.0).all()
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match="counterfactual=True is for environments of several agents, and gymnax:CartPole-v1 has one"):
+        jaxrl.make_coma("CartPole-v1")
+    with pytest.raises(ValueError, match=r"counterfactual=True needs Discrete actions, and .* has Box"):
+        jaxrl.make_coma("tests.helpers.teams:wanderers")
+    with pytest.raises(ValueError, match="counterfactual=True and normalize_advantages=True are mutually exclusive"):
+        jaxrl.make_coma(mortal(), normalize_advantages=True)
+    with pytest.raises(TypeError, match=r"must give an ActorCriticOutput\(policy, value f32\[batch, 2\]\)"):
+        jaxrl.make_coma(mortal(), model=lambda obs, action: actor_critic(obs, action))
