@@ -307,7 +307,23 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "drqn": ("r2d2", ""),
     "ppo2": ("ppo", ""),
     "ippo": ("ppo", ""),
+    "ia2c": ("a2c", ""),
+    "idqn": ("dqn", ""),
     "pqnvdn": ("pqn", "--decomposition vdn"),
+    "qmix": (
+        "r2d2",
+        "--decomposition qmix --replay.exponent 0 --replay.importance-exponent 0 --rescale none --n-step 1 "
+        "--target-update-interval 200 --learning-rate 5e-4 --max-grad-norm 10 --exploration-steps 50000",
+    ),
+    "vdn": ("r2d2", "--decomposition vdn --replay.exponent 0 --replay.importance-exponent 0 --rescale none --n-step 1"),
+    "coma": ("a2c", "--counterfactual --gae-lambda 0.8 --max-grad-norm 10"),
+    "maddpg": (
+        "ddpg",
+        "--joint-actions --model hidden_sizes=64,64 --critic hidden_sizes=64,64 privileged=True --num-envs 4 --rollout-length 25 "
+        "--batch-size 1024 --buffer-size 1000000 --replay-ratio 10.24 --learning-rate 1e-2 --actor-learning-rate 1e-2 "
+        "--gamma 0.95 --tau 0.01 --max-grad-norm 0.5",
+    ),
+    "matd3": ("td3", "--joint-actions --critic privileged=True"),
     "mappo": (
         "ppo",
         "--model critic=privileged --normalize-values --surrogate clip --surrogate.value-loss True --num-epochs 10 "

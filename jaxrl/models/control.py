@@ -86,7 +86,7 @@ def policy_network(observation_space: spaces.Space, action_space: spaces.Space, 
 @configured_by(NetworkConfig)
 def deterministic_policy(observation_space: spaces.Space, action_space: spaces.Space, config: NetworkConfig) -> Model:
     """Build a deterministic policy. For a Box, outputs are f32[..., d] in (−1, 1); the algorithm scales them to the bounds. For a
-    Discrete space, outputs are a ``Categorical``, of which the algorithm takes relaxed samples.
+    Discrete space, outputs are a ``Categorical``; the algorithm draws relaxed samples from it.
 
     Args:
       action_space: Box or Discrete.

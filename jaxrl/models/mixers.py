@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -56,4 +56,5 @@ class MonotonicMixer(nn.Module):
 def monotonic_mixer(state_space: spaces.Space, num_agents: int, embedding_size: int, hypernetwork_size: int) -> Mixer:
     module = MonotonicMixer(state_space, num_agents, embedding_size, hypernetwork_size)
     init = lambda key, state: drawn_at_once(key, module.init(key, jnp.zeros(num_agents), state))  # noqa: E731
-    return Mixer(init, module.apply, sees_state=True)
+    apply: Any = module.apply
+    return Mixer(init, apply, sees_state=True)

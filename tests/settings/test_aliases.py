@@ -315,11 +315,12 @@ def test_algorithms_that_are_settings_here(name: str, tmp_path: Path, capsys: py
     line = f"jaxrl train {algorithm} --env ENV {flags}".rstrip()
     assert capsys.readouterr().err == f"jaxrl: {name} is {ALGORITHMS[algorithm].title} here: {line}\n" * 2
     env = "jaxrl:BitFlip" if name == "her" else "Pendulum-v1" if algorithm in ("sac", "td3") else "CartPole-v1"
-    env = "tests.helpers.teams:mortal|central_state" if name in ("mappo", "pqnvdn") else env
+    env = "tests.helpers.teams:mortal|central_state" if name in ("mappo", "pqnvdn", "qmix", "vdn", "coma", "maddpg") else env
+    env = "tests.helpers.teams:wanderers|central_state" if name == "matd3" else env
     _, settings = parse(algorithm, ["--env", env, *flags.split()])
     others = {"data": random_dataset(env)} if name == "calql" else required(algorithm, env)
     ALGORITHMS[algorithm].load().make(env, **settings, **others)
-    if name in ("rainbow", "cql", "mappo"):
+    if name in ("rainbow", "cql", "mappo", "qmix", "coma", "maddpg"):
         assert ALGORITHMS[algorithm].load().make(env, **settings).spec == getattr(jaxrl, f"make_{name}")(env).spec
     path = tmp_path / "grid.toml"
     path.write_text(f'algorithm = "{name}"\nenv = "x"\ntotal_steps = 64\n[grid]\ngamma = [0.9]\n')

@@ -42,13 +42,13 @@ class JointCritic(NamedTuple):
         """Return the outputs [T, B] with Q-values for these actions of other agents, f32[T, B, A · n]."""
         return self.network.unroll(params, carry, inputs._replace(obs=with_others(inputs.obs, others)))[1]
 
-    def others(self, action: Array, acts: Array) -> Array:
-        """Return the actions i32[..., B] of the agents that act, bool[..., B], one-hot, as each lane's critic sees them: without
-        its own."""
-        one_hot = jax.nn.one_hot(action, self.num_actions) * acts[..., None]
+    def others(self, action: Array, seen: Array) -> Array:
+        """Return the actions i32[..., B] that are ``seen``, bool[..., B], one-hot, as the critic of each lane sees them: without
+        those of the lane."""
+        one_hot = jax.nn.one_hot(action, self.num_actions) * seen[..., None]
         team = one_hot.reshape(*action.shape[:-1], -1, 1, self.num_agents, self.num_actions)
-        seen = jnp.where(~jnp.eye(self.num_agents, dtype=bool)[..., None], team, 0.0)
-        return seen.reshape(*action.shape, -1)
+        others = jnp.where(~jnp.eye(self.num_agents, dtype=bool)[..., None], team, 0.0)
+        return others.reshape(*action.shape, -1)
 
 
 def with_others(obs: PyTree, others: Array) -> dict[str, PyTree]:
@@ -86,24 +86,19 @@ def acting(model: Model, size: int) -> Model:
     return model._replace(init=init, apply=of_filled(model.apply), unroll=of_filled(model.unroll))
 
 
-def joint_actions(critic: JointCritic, rollout: Rollout, last: Categorical) -> tuple[Array, Array]:
-    """Return the actions of lanes at all inputs, i32[T + 1, B], and which count for other agents, bool[T + 1, B].
+def taken_actions(rollout: Rollout, last: Categorical, num_agents: int) -> tuple[Array, Array]:
+    """Return the actions of lanes at all inputs, i32[T + 1, B], and which of them others see, bool[T + 1, B].
 
-    In the row after the end of an episode, those of agents that were cut off count, as if they had gone on. The action after the
-    last row is a draw from ``last``, by numbers that are spread evenly over lanes and updates.
+    These are the actions of agents that act; in the row after the end of a team's episode, those of agents that were cut off. The
+    action after the last row is a draw from ``last``, by numbers that are spread evenly over lanes and updates.
     """
     lanes = rollout.version + jnp.arange(rollout.version.size)
     drawn = last.quantile((lanes * jnp.float32(GOLDEN)) % 1.0)
     goes_on = rollout.valid & ~(rollout.terminated | rollout.truncated)
     acts = jnp.concatenate([rollout.valid, goes_on[-1:]])
-    return jnp.concatenate([rollout.action, drawn[None]]), acts
-
-
-def counted(acts: Array, cut: Array, num_agents: int) -> Array:
-    """Return ``acts``, bool[T + 1, B], with those that were ``cut`` off before, bool[T, B], where no agent of a team acts."""
-    cut = jnp.concatenate([jnp.zeros_like(cut[:1]), cut])
-    over = ~together(acts, num_agents).any(-1)
-    return acts | (cut & over.repeat(num_agents, -1))
+    cut = jnp.concatenate([jnp.zeros_like(goes_on[:1]), rollout.valid & rollout.truncated])
+    none_acts = ~together(acts, num_agents).any(-1).repeat(num_agents, -1)
+    return jnp.concatenate([rollout.action, drawn[None]]), acts | (cut & none_acts)
 
 
 def counterfactual_loss(
@@ -113,9 +108,8 @@ def counterfactual_loss(
     are the actions of the others (Foerster et al. 2018, eq. 4). The λ-returns G bootstrap from the Q-values of the actions taken
     next; there is no target network. No gradient flows through A and G."""
     policy: Any = model.unroll(params, rollout.carry, rollout.inputs)[1].policy
-    action, acts = joint_actions(critic, rollout, jax.tree.map(lambda x: x[-1], policy))
-    acts = counted(acts, rollout.valid & rollout.truncated, critic.num_agents)
-    output = critic.outputs(params, rollout.carry, rollout.inputs, critic.others(action, acts))
+    action, seen = taken_actions(rollout, jax.tree.map(lambda x: x[-1], policy), critic.num_agents)
+    output = critic.outputs(params, rollout.carry, rollout.inputs, critic.others(action, seen))
     chosen = select_actions(output.value, action)
     values, taken, probabilities = jax.lax.stop_gradient((output.value, chosen, jax.nn.softmax(output.policy.logits)))
     returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma, hp.gae_lambda), taken[1:], rollout.valid)
@@ -141,7 +135,9 @@ def prepare_counterfactual(
     size = bound.num_agents * number
     seen = partial(seen_space, size=size)
     kinds = (spaces.Discrete,)
-    prepared = prepare(builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True, seen_space=seen)
+    prepared: PreparedAgent[Any] = prepare(
+        builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True, seen_space=seen
+    )
     check_actor_critic(parts["model"], prepared.output, bound.action_space, num_values=number)
     critic = JointCritic(bound.num_agents, number, prepared.setup.model)
     setup = dataclasses.replace(prepared.setup, model=acting(prepared.setup.model, size))

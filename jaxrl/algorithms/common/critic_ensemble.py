@@ -79,10 +79,10 @@ class ActorCriticSetup(ReplaySetup[C]):
     critic: Model
     """Model of a single critic; ``jaxrl.models.action_value`` documents its inputs."""
     critic_actions: spaces.Space
-    """Actions as critics take them: a Box, with ``joint_agents`` those of all agents one after the other; or Discrete ones, for
-    all of which a critic returns values."""
+    """Actions as critics take them: a Box, with ``joint_agents`` those of all agents one after the other; or Discrete ones, and a
+    critic returns the values of all of them."""
     joint_agents: int = 0
-    """Number of agents whose actions critics take together; 0 if each takes those of its own agent."""
+    """Number of agents whose actions critics take together; 0 if each critic takes those of one agent."""
 
     def draw_batches(self, replay: PyTree, key: Key, number: int = 1) -> Draw:
         return of_all_agents(super().draw_batches(replay, key, number), self.joint_agents)
@@ -258,7 +258,7 @@ def action_values(
 
     Args:
       params: [num_critics, ...], or ``Variables``.
-      action: None with Discrete actions of which critics return all values.
+      action: None with Discrete actions, if critics return the values of all.
       key: random key of the critics, split between them.
       others: actions of the other agents, f32[N, d], if critics take those of all; default: ``action``, as constants.
     """

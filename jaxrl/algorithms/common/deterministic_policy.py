@@ -55,7 +55,7 @@ class DeterministicConfig(OffPolicyConfig):
     """Noise on actions, for exploration."""
     normalize_observations: bool = added(True)
     """With ``data``: normalise observations by their mean and standard deviation in the data."""
-    joint_actions: bool = added(False)  # type: ignore[assignment]
+    joint_actions: bool = added(False)
     """With several agents: critics take the actions of all agents (Lowe et al. 2017). Give them the state as well, by
     ``critic={"privileged": True}``. ``batch_size`` then counts rows of environments, each with those of all agents."""
 

@@ -149,7 +149,7 @@ def decomposed(prepared: PreparedAgent[Any]) -> PreparedAgent[Any]:
 
 
 def with_mixer(model: Model, mixer: Mixer) -> Model:
-    """Return the model with parameters ``MixedParams``, of which its outputs use those of the agents."""
+    """Return the model with parameters ``MixedParams``. Its outputs use those of the agents."""
 
     def init(key: Key, inputs: StepInput) -> MixedParams:
         state = jax.tree.map(lambda x: x[0], inputs.obs[PRIVILEGED_KEY])
