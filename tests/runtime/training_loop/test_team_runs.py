@@ -16,6 +16,7 @@ from jaxrl import parallel
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.runtime.samplers.sampler import HostSampler
 from tests.helpers.agents import assert_bit_equal, assert_close, each_rollout_family, small, small_ppo
+from tests.helpers.hosted import hosted
 from tests.helpers.processes.actor_pools import keys, opened, pids, policies
 from tests.helpers.teams import hosted_mortal, mortal
 
@@ -56,6 +57,59 @@ def test_states_of_environments_are_split_with_their_lanes() -> None:
     halves = parallel.split_state(agent, state, 2)
     assert halves.actor.done.shape == (2, 6) and jax.tree.leaves(halves.actor.env_state)[0].shape == (2, 2)
     assert_bit_equal(parallel.join_state(agent, halves), state)
+
+
+# ------------------------------------------------------------------------------------- algorithms that see the agents together
+
+CENTRAL = "tests.helpers.teams:mortal|central_state"
+SIZES: dict[str, Any] = {"num_envs": 4, "rollout_length": 4, "anneal": False, "model": {"hidden_sizes": (8,)}}
+DRAWS: dict[str, Any] = {**SIZES, "batch_size": 6, "replay_ratio": 6, "learning_starts": 48, "buffer_size": 1_200}
+RECURRENT: dict[str, Any] = {"model": {"core_size": 8, "hidden_sizes": (8,)}, "sequence_length": 4}
+JOINT: dict[str, dict[str, Any]] = {
+    "qmix": {**DRAWS, **RECURRENT, "target_update_interval": 3},
+    "maddpg": {**DRAWS, "critic": {"hidden_sizes": (8,)}},
+    "coma": SIZES,
+}
+
+
+def joint(name: str, env: Any = CENTRAL, **settings: Any) -> Any:
+    return getattr(jaxrl, f"make_{name}")(env, **{**JOINT[name], **settings})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JOINT)
+def test_a_resumed_run_that_learns_from_whole_teams_is_bit_equal(name: str, tmp_path: Path) -> None:
+    agent = joint(name)
+    rows = agent.steps_per_iteration
+    first = (agent.algorithm.warmup_iterations + 2) * rows
+    whole, _ = jaxrl.run(agent, first + 2 * rows, seeds=2, **QUIET)
+    jaxrl.run(agent, first, seeds=2, out=tmp_path, **QUIET)
+    resumed, _ = jaxrl.resume(tmp_path, total_steps=first + 2 * rows, quiet=True)
+    assert_bit_equal(resumed, whole)
+    policy = jaxrl.load_policy(tmp_path, which="last")
+    alone = policy({"observation": np.zeros((3, 3), np.float32)})
+    assert alone.shape == (3,) and set(alone.tolist()) <= {0, 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JOINT)
+def test_devices_share_what_is_drawn_of_whole_teams(name: str) -> None:
+    on_both = parallel.data_parallel(joint(name), 2)
+    step, states = jax.jit(on_both.step, compiler_options=COMPILE_FAST), on_both.init(jax.random.key(0))
+    for _ in range(2):
+        states, metrics = step(states)
+    assert float(metrics["charts/team_return"]) == 80
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(states.learner.params))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JOINT)
+def test_teams_on_the_host_learn_together(name: str) -> None:
+    agent = joint(name, hosted(jaxrl.make_env(CENTRAL)))
+    rows = (agent.algorithm.warmup_iterations + 2) * agent.steps_per_iteration
+    states, history = jaxrl.run(agent, rows, seeds=2, **QUIET)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(states.learner.params))
+    assert history["rows"][-1] == rows
 
 
 # ---------------------------------------------------------------------------------------------------------------------- workers

@@ -1,0 +1,36 @@
+"""Experiments with several agents. A score is the mean over agents of their returns, as everywhere in jaxrl."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+SPREAD, CENTRAL_SPREAD = "jaxrl:Spread|agent_id", "jaxrl:Spread|agent_id|central_state"
+SPEAKER, CENTRAL_SPEAKER = "jaxrl:SpeakerListener|agent_id", "jaxrl:SpeakerListener|agent_id|central_state"
+RIDDLE, CENTRAL_RIDDLE = "jaxrl:SwitchRiddle|agent_id", "jaxrl:SwitchRiddle|agent_id|central_state"
+SPREAD_BAR = -55 / 3
+"""PARL's MADDPG reaches −55 as the sum over three agents, the metric of PettingZoo."""
+PARTICLES: dict[str, Any] = {"num_envs": 32, "rollout_length": 50}
+IPPO: dict[str, Any] = {**PARTICLES, "gamma": 0.95, "num_epochs": 4, "num_minibatches": 4}
+PQN_VDN: dict[str, Any] = {**PARTICLES, "gamma": 0.95, "decomposition": "vdn", "model": {"hidden_sizes": (128, 128)}}
+
+
+class TeamScore(NamedTuple):
+    """A score of a team, with the fields of ``benchmarks.experiments.Experiment``."""
+
+    name: str
+    builder: str
+    env: str
+    settings: dict[str, Any]
+    total_steps: int
+    num_seeds: int
+    threshold: float | None
+
+
+TEAM_SCORES = (
+    TeamScore("ippo-spread", "make_ppo", SPREAD, IPPO, 2_000_000, 8, SPREAD_BAR),
+    TeamScore("mappo-spread", "make_mappo", CENTRAL_SPREAD, PARTICLES, 2_000_000, 8, SPREAD_BAR),
+    TeamScore("pqnvdn-spread", "make_pqn", SPREAD, PQN_VDN, 2_000_000, 8, SPREAD_BAR),
+    TeamScore("ippo-speakerlistener", "make_ppo", SPEAKER, IPPO, 2_000_000, 8, None),
+    TeamScore("mappo-speakerlistener", "make_mappo", CENTRAL_SPEAKER, PARTICLES, 2_000_000, 8, -12.5),
+    TeamScore("maddpg-speakerlistener", "make_maddpg", CENTRAL_SPEAKER, {}, 625_000, 8, -28.5),
+)
