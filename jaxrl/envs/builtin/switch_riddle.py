@@ -42,7 +42,7 @@ def switch_riddle(agents: int = 3) -> Env:
     outside). Actions are Discrete(3). To solve it, agents need memory, and the wrapper ``agent_id`` if they share parameters.
 
     With 3 agents and 6 days, an agent that knows who has been inside gets at most 1 − 3·(2/3)⁶ + 3·(1/3)⁶ = 0.741 on average,
-    the probability that all have been inside by the last day.
+    the probability that all have been inside by the last day. Agents that remember what they saw can reach this bound.
 
     Args:
       agents: number of agents, at least 2.

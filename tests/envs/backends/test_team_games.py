@@ -16,6 +16,7 @@ from jaxrl.envs.builtin.switch_riddle import NOTHING, SWITCH, TELL, SwitchRiddle
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.envs.checks.validate import picture_problem
 from jaxrl.types import Env
+from tests.helpers.oracles.switch_riddle import ascend
 
 GAMES = ("jaxrl:MatrixGame?k=-10&payoff='penalty'", "jaxrl:SwitchRiddle?agents=4", "jaxrl:TwoStep")
 PARTICLES = ("jaxrl:Reference", "jaxrl:SpeakerListener", "jaxrl:Spread?agents=2")
@@ -153,6 +154,12 @@ def test_agents_are_drawn_uniformly() -> None:
     later = jax.vmap(lambda key: env.step(key, state_on(0, 0), jnp.zeros(3, jnp.int32), ())[0].inside)(keys)
     for inside in (first, later):
         np.testing.assert_allclose(np.bincount(inside, minlength=3) / 3000, 1 / 3, atol=0.03)
+
+
+def test_agents_that_remember_alone_reach_the_bound() -> None:
+    """The best responses of agents that know their observations alone end at what an agent that knows everything gets."""
+    assert ascend(24) == pytest.approx(1 - 3 * (2 / 3) ** 6 + 3 * (1 / 3) ** 6)
+    assert ascend(0, 2, 2) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("agents, days, value", [(2, 2, 0.5), (3, 6, 1 - 3 * (2 / 3) ** 6 + 3 * (1 / 3) ** 6)])
