@@ -320,8 +320,8 @@ def test_atari_is_scored_by_raw_rewards_and_whole_games() -> None:
         action = rng.integers(6, size=NUM_ENVS).astype(np.int32)
         clipped += training.step(action).reward
         raw += scored.step(action).reward
-        if training.done.any():
+        if training.over.any():
             break
-    assert training.done.any() and not scored.done.any()
+    assert training.over.any() and not scored.over.any()
     assert clipped.max() > 0
     np.testing.assert_array_equal(raw, 25 * clipped)  # a cube has 25 points
