@@ -18,6 +18,7 @@ from benchmarks.protocol import WorkerError
 from benchmarks.recipes import FOLDER, RECIPES
 from benchmarks.report import render, score_table
 from benchmarks.summary import README_CASES, algorithm_table, fill, newest, peer_table, read_speed
+from benchmarks.team_cases import TITLES as TEAM_ALGORITHMS
 
 RESULTS = Path("benchmarks/results")
 WORK = Path("runs/scores")
@@ -91,6 +92,12 @@ def make_parser() -> argparse.ArgumentParser:
     offline.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     offline.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
 
+    teams = commands.add_parser("teams", help="steps per second with several agents, compared with JaxMARL's scripts")
+    teams.add_argument("--jaxmarl", type=Path, metavar="FOLDER", help="clone of JaxMARL; without it only jaxrl is measured")
+    teams.add_argument("--only", nargs="+", choices=[*TEAM_ALGORITHMS], default=[], help="algorithms; default: all")
+    teams.add_argument("--repeats", type=positive, default=5, help="rounds in which both take turns (default: 5)")
+    teams.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
+
     fine_tuning = commands.add_parser("fine-tuning", help="IQL from a dataset, and then online: gain and dip; resumable")
     fine_tuning.add_argument("--work", type=Path, default=FINE_TUNING, help=f"folder for the runs (default: {FINE_TUNING})")
     fine_tuning.add_argument("--datasets", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
@@ -159,6 +166,7 @@ def make_parser() -> argparse.ArgumentParser:
         memory,
         scaling,
         offline,
+        teams,
         fine_tuning,
         table,
     ):
@@ -180,6 +188,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "scores": run_scores,
             "datasets": run_datasets,
             "offline": run_offline,
+            "teams": run_teams,
             "fine-tuning": run_fine_tuning,
             "overhead": run_overhead,
             "replay": run_replay,
@@ -258,6 +267,15 @@ def run_offline(options: argparse.Namespace) -> int:
     print(offline.offline_report(result))
     write_table(options.out)
     return int(offline.missed(result))
+
+
+def run_teams(options: argparse.Namespace) -> int:
+    from benchmarks import teams
+
+    result = teams.measure(options.repeats, options.scale, options.out, options.jaxmarl, options.only)
+    print(teams.teams_report(result))
+    write_table(options.out)
+    return int(teams.missed(result))
 
 
 def run_fine_tuning(options: argparse.Namespace) -> int:

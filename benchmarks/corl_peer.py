@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.corl_clone import COMMIT, files_of
+from benchmarks.clones import JAX_CORL
 from benchmarks.offline_cases import ACTION, Case, from_json, random_rows
 from benchmarks.protocol import serve
 from benchmarks.worker import installed_versions, peak_memory
@@ -72,7 +72,7 @@ class Side:
 
     def __init__(self, case: Case, clone: Path, vmapped: bool) -> None:
         self.case, self.vmapped, self.names = case, vmapped, NAMES[case.algorithm]
-        module = import_file(case.algorithm, files_of(clone))
+        module = import_file(case.algorithm, JAX_CORL.files_of(clone))
         self.config = getattr(module, self.names.config)(batch_size=case.batch_size)
         for name, value in {"hidden_dims": case.hidden_sizes, **self.names.settings}.items():
             setattr(self.config, name, value)
@@ -112,7 +112,7 @@ class Side:
         return {
             "compile_seconds": seconds,
             "parameters": self.parameters(),
-            "versions": {"JAX-CORL": COMMIT, "distrax": version("distrax"), **installed_versions()},
+            "versions": {"JAX-CORL": JAX_CORL.commit, "distrax": version("distrax"), **installed_versions()},
         }
 
     def parameters(self) -> int:

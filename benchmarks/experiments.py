@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.offline_scores import BARS, CONSERVATIVE, Bar
 from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCHES
+from benchmarks.team_scores import TEAM_SCORES
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.presets import CHAIN, HIDDEN, PRESETS, Preset
 
@@ -174,5 +175,6 @@ EXPERIMENTS = {
             "ppo-pong", "make_ppo", SMALL_PONG, PONG, 2_000_000, 1, -10, episodes=32, last_episodes=100, run={"sampler": "xla"}
         ),
         *map(from_data, BARS),
+        *(Experiment(*score, at_most=score.name.endswith("-memoryless")) for score in TEAM_SCORES),
     )
 }

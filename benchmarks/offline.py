@@ -7,7 +7,6 @@ seeds train one after another, or in a ``vmap`` that it does not have itself, wh
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import sys
@@ -19,17 +18,17 @@ from statistics import median
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.corl_clone import COMMIT, files_of
+from benchmarks.clones import JAX_CORL
 from benchmarks.markdown import table
 from benchmarks.numbers import paired, short, with_range
 from benchmarks.offline_cases import BUILDERS, Case, cases
-from benchmarks.pauses import PauseWatch
 from benchmarks.peer import CORL
 from benchmarks.protocol import Worker, clean_environment
 from benchmarks.record import write_result
 from benchmarks.speed import say
+from benchmarks.turns import OURS, rates, ratios, time_in_turns
 
-OURS, PEER, VMAPPED = "jaxrl", "JAX-CORL", "JAX-CORL, vmapped"
+PEER, VMAPPED, UPDATES = "JAX-CORL", "JAX-CORL, vmapped", "updates"
 SECONDS = 3.0
 """Length of a timed section."""
 ASKED = {1: 1.2, 8: 2.0}
@@ -46,11 +45,11 @@ def measure(repeats: int, scale: float, out: Path, clone: Path | None = None, on
     """
     algorithms = tuple(only) or tuple(BUILDERS)
     if clone is not None:
-        clone = files_of(clone).parent.resolve()
+        clone = JAX_CORL.files_of(clone).parent.resolve()
         CORL.install()
     if (load := machine.load()) is not None and load > machine.BUSY:
         say(f"The machine is busy (load {load}), so these figures are unreliable. Measure on an idle machine.")
-    about: dict[str, Any] = {"load": load, "scale": scale, "peer": None if clone is None else COMMIT}
+    about: dict[str, Any] = {"load": load, "scale": scale, "peer": None if clone is None else JAX_CORL.commit}
     measured = list[dict[str, Any]]()
     for case in cases(algorithms):
         measured.append(measure_case(case, repeats, SECONDS * scale, clone))
@@ -81,46 +80,12 @@ def measure_case(case: Case, repeats: int, seconds: float, clone: Path | None) -
         for side, worker in workers.items():
             programs[side] = worker.ask("compile")
             say(f"{case.title}: {side} compiles in {programs[side]['compile_seconds']:.1f} s")
-        time_in_turns(case, workers, programs, repeats, seconds)
+        time_in_turns(case.title, workers, programs, repeats, seconds, UPDATES)
         memory = workers[OURS].ask("memory") if case.num_seeds > 1 else None
     return {"case": case._asdict(), "title": case.title, "programs": programs, "memory": memory}
 
 
-def time_in_turns(
-    case: Case, workers: Mapping[str, Any], programs: Mapping[str, dict[str, Any]], repeats: int, seconds: float
-) -> None:
-    """Run sections of about ``seconds`` on all sides, A B A B …"""
-    watch = PauseWatch().start()
-    calls = {side: calls_in(worker, seconds) for side, worker in workers.items()}  # warms up, too
-    for number in range(1, repeats + 1):
-        for side, worker in workers.items():
-            label = f"round {number} of {repeats}: {case.title}: {side}"
-            section = watch.undisturbed(functools.partial(worker.ask, "train", calls=calls[side]), label)
-            programs[side].setdefault("sections", []).append(section)
-            say(f"{label} {section['updates'] / section['seconds']:,.0f} updates/s")
-
-
-def calls_in(worker: Any, seconds: float) -> int:
-    """Return how many calls a section of this length has."""
-    calls = 1
-    while (took := worker.ask("train", calls=calls)["seconds"]) < seconds / 10:
-        calls *= 2
-    return max(1, round(calls * seconds / took))
-
-
 # --------------------------------------------------------------------------------------------------------------------- figures
-
-
-def rates(program: Mapping[str, Any]) -> list[float]:
-    """Return the updates per second, over all seeds, of each section."""
-    return [section["updates"] / section["seconds"] for section in program["sections"]]
-
-
-def ratios(measured: Mapping[str, Any]) -> list[float] | None:
-    """Return jaxrl's updates per second over those of JAX-CORL's faster way, in each round; None if it was left out."""
-    programs = measured["programs"]
-    others = [rates(program) for side, program in programs.items() if side != OURS]
-    return paired(rates(programs[OURS]), max(others, key=median)) if others else None
 
 
 def seed_bytes(memory: Mapping[str, Any], seeds: int) -> float:
@@ -133,7 +98,7 @@ def requirements(result: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
     rows = []
     for measured in result["cases"]:
         seeds, title = measured["case"]["num_seeds"], measured["title"]
-        if (found := ratios(measured)) is not None:
+        if (found := ratios(measured["programs"], UPDATES)) is not None:
             ratio, asked = median(found), ASKED[seeds]
             rows.append((f"updates/s of JAX-CORL's: {title}", f"≥ {asked:g}×", f"{ratio:.2f}×", ratio >= asked))
         if memory := measured["memory"]:
@@ -188,14 +153,14 @@ def offline_report(result: Mapping[str, Any]) -> str:
 
 
 def _rows(measured: Mapping[str, Any]) -> list[list[str]]:
-    ours, rows = rates(measured["programs"][OURS]), []
+    ours, rows = rates(measured["programs"][OURS], UPDATES), []
     for side, program in measured["programs"].items():
-        ratio = "–" if side == OURS else with_range(paired(ours, rates(program)))
+        ratio = "–" if side == OURS else with_range(paired(ours, rates(program, UPDATES)))
         rows.append(
             [
                 measured["title"] if side == OURS else "",
                 side,
-                with_range(rates(program), short),
+                with_range(rates(program, UPDATES), short),
                 ratio,
                 f"{program['compile_seconds']:.1f}",
                 f"{program['parameters']:,}",

@@ -84,3 +84,5 @@ EVOSAX = Peer("evosax", "evosax", ("evosax", "gymnax"))
 """Peer of ``benchmarks.evolution``."""
 CORL = Peer("corl", "JAX-CORL", ("distrax", "flax", "omegaconf", "optax", "pydantic", "tqdm"))
 """Peer of ``benchmarks.offline``, whose files are in a clone."""
+TEAMS = Peer("jaxmarl", "JaxMARL", ("distrax", "flashbax", "jaxmarl", "omegaconf", "optax"))
+"""Peer of ``benchmarks.teams``, whose scripts are in a clone."""

@@ -39,6 +39,7 @@ OTHERS = (
     "memory",
     "scaling",
     "offline",
+    "teams",
     "datasets",
     "fine_tuning",
 )

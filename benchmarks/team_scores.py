@@ -14,6 +14,20 @@ IPPO: dict[str, Any] = {**PARTICLES, "gamma": 0.95, "num_epochs": 4, "num_miniba
 PQN_VDN: dict[str, Any] = {**PARTICLES, "gamma": 0.95, "decomposition": "vdn", "model": {"hidden_sizes": (128, 128)}}
 
 
+RIDDLES: dict[str, Any] = {
+    "num_envs": 32,
+    "rollout_length": 7,
+    "sequence_length": 7,
+    "replay_ratio": 8,
+    "learning_starts": 2_000,
+    "exploration_steps": 100_000,
+}
+"""A row for the reset follows the six days."""
+MEMORYLESS: dict[str, Any] = {"num_envs": 32, "rollout_length": 28, "decomposition": "vdn"}
+BEST_RIDDLE = 540 / 729
+"""Best mean return of agents that remember what they saw (``tests/envs/backends/test_team_games.py``)."""
+
+
 class TeamScore(NamedTuple):
     """A score of a team, with the fields of ``benchmarks.experiments.Experiment``."""
 
@@ -33,4 +47,7 @@ TEAM_SCORES = (
     TeamScore("ippo-speakerlistener", "make_ppo", SPEAKER, IPPO, 2_000_000, 8, None),
     TeamScore("mappo-speakerlistener", "make_mappo", CENTRAL_SPEAKER, PARTICLES, 2_000_000, 8, -12.5),
     TeamScore("maddpg-speakerlistener", "make_maddpg", CENTRAL_SPEAKER, {}, 625_000, 8, -28.5),
+    TeamScore("qmix-switchriddle", "make_qmix", CENTRAL_RIDDLE, RIDDLES, 400_000, 8, 0.9 * BEST_RIDDLE),
+    TeamScore("vdn-switchriddle", "make_qmix", RIDDLE, {**RIDDLES, "decomposition": "vdn"}, 400_000, 8, 0.9 * BEST_RIDDLE),
+    TeamScore("pqnvdn-switchriddle-memoryless", "make_pqn", RIDDLE, MEMORYLESS, 400_000, 8, 0.5 * BEST_RIDDLE),
 )

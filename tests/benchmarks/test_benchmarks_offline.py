@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import corl_clone, corl_peer, offline, offline_side
+from benchmarks import clones, corl_peer, offline, offline_side, turns
 from benchmarks.__main__ import main
 from benchmarks.offline_cases import ACTION, BUILDERS, OBSERVATION, Case, cases, from_json, random_rows
 from benchmarks.peer import CORL, Peer, PeerError
@@ -80,7 +80,9 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "argv", ["offline", "a=1"])
     (tmp_path / "algos").mkdir()
     (tmp_path / "algos/iql.py").write_text(FILE)
-    monkeypatch.setattr(corl_clone, "DIGESTS", {"iql.py": hashlib.sha256(FILE.encode()).hexdigest()})
+    ours = clones.JAX_CORL._replace(digests={"iql.py": hashlib.sha256(FILE.encode()).hexdigest()})
+    for module in (clones, corl_peer):
+        monkeypatch.setattr(module, "JAX_CORL", ours)
     monkeypatch.setattr(corl_peer, "version", lambda name: "0.1")
     return tmp_path
 
@@ -114,14 +116,14 @@ def test_both_sides_learn_from_the_same_rows(clone: Path) -> None:
 
 
 def test_a_clone_is_of_one_commit(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert corl_clone.files_of(clone) == clone / "algos"
+    assert clones.JAX_CORL.files_of(clone) == clone / "algos"
     with pytest.raises(
         PeerError, match=r"no-such/algos/iql.py does not exist. .*git clone https://.* git -C \S+ checkout d747dd8"
     ):
-        corl_clone.files_of(clone / "no-such")
+        clones.JAX_CORL.files_of(clone / "no-such")
     (clone / "algos/iql.py").write_text(FILE + "\n")
     with pytest.raises(PeerError, match=r"iql.py is not that of commit d747dd8"):
-        corl_clone.files_of(clone)
+        clones.JAX_CORL.files_of(clone)
 
 
 def test_the_peer_has_our_jax(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,16 +187,17 @@ class FakeWorker:
 
 @pytest.mark.parametrize(("each", "calls"), [(0.001, 1_000), (0.03, 33), (5.0, 1)])
 def test_sections_are_as_long_as_asked(each: float, calls: int) -> None:
-    assert offline.calls_in(FakeWorker("a", each, []), 1.0) == calls
+    assert turns.calls_in(FakeWorker("a", each, []), 1.0) == calls
 
 
 def test_sections_take_turns() -> None:
     log: list[tuple[str, int]] = []
     workers = {"jaxrl": FakeWorker("jaxrl", 0.5, log), "JAX-CORL": FakeWorker("JAX-CORL", 0.25, log)}
     programs: dict[str, dict[str, Any]] = {side: {} for side in workers}
-    offline.time_in_turns(TINY, workers, programs, 2, 1.0)
+    turns.time_in_turns("case", workers, programs, 2, 1.0, "updates")
     assert log[-4:] == [("jaxrl", 2), ("JAX-CORL", 4)] * 2
-    assert offline.rates(programs["jaxrl"]) == [16.0, 16.0] and offline.rates(programs["JAX-CORL"]) == [32.0, 32.0]
+    assert turns.rates(programs["jaxrl"], "updates") == [16.0, 16.0]
+    assert turns.rates(programs["JAX-CORL"], "updates") == [32.0, 32.0]
 
 
 def test_sides() -> None:
@@ -230,10 +233,11 @@ def result_of(*found: dict[str, Any], peer: str | None = "d747dd8", scale: float
 
 
 def test_the_faster_peer_counts() -> None:
-    assert offline.ratios(measured()) == [2.0, 3.2, 2.0] and offline.ratios(measured(1)) == [3.0, 3.2, 3.1]
+    assert turns.ratios(measured()["programs"], "updates") == [2.0, 3.2, 2.0]
+    assert turns.ratios(measured(1)["programs"], "updates") == [3.0, 3.2, 3.1]
     alone = measured()
     del alone["programs"]["JAX-CORL"], alone["programs"]["JAX-CORL, vmapped"]
-    assert offline.ratios(alone) is None
+    assert turns.ratios(alone["programs"], "updates") is None
 
 
 def test_what_was_missed_is_said() -> None:

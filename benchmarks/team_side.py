@@ -1,0 +1,80 @@
+"""jaxrl's trainings of a case of teams, with the driver of ``jaxrl.run``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import jax
+
+import jaxrl
+from benchmarks.protocol import serve
+from benchmarks.team_cases import BATCH, EMBEDDING, ENV, HIDDEN, HYPERNETWORK, Case, from_json
+from benchmarks.worker import count_parameters, installed_versions, peak_memory
+from jaxrl.options import QMIX
+from jaxrl.runtime.system.devices import request_cpu_devices
+from jaxrl.runtime.trainers.device_layout import open_fused
+from jaxrl.types import Agent
+
+TOTAL_STEPS = {"total_steps": 1e7}
+"""Where schedules end, as in JaxMARL's settings."""
+
+
+def make_agent(case: Case) -> Agent:
+    """Return the agent of a case, with networks and batches of the peer's sizes."""
+    sizes = {"num_envs": case.num_envs, "rollout_length": case.rollout_length}
+    if case.algorithm == "ippo":
+        return jaxrl.make_ppo(f"jaxmarl:{ENV}", **sizes, num_epochs=4, num_minibatches=4, learning_rate=2.5e-4)
+    return jaxrl.make_qmix(
+        f"jaxmarl:{ENV}|agent_id|central_state",
+        **sizes,
+        decomposition=QMIX(embedding_size=EMBEDDING, hypernetwork_size=HYPERNETWORK),
+        model={"hidden_sizes": (HIDDEN,), "core_size": HIDDEN, "use_previous": False},
+        batch_size=BATCH,
+        sequence_length=case.rollout_length,
+        replay_ratio=BATCH / case.num_envs,  # an update per iteration
+        buffer_size=5_000 * case.rollout_length,
+        learning_starts=1_000,
+        gamma=0.9,
+        max_grad_norm=25.0,
+        learning_rate=5e-3,
+    )
+
+
+class Side:
+    """The training program of all seeds."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.agent = case, make_agent(case)
+        self.driver, _ = open_fused(self.agent, range(case.num_seeds))
+        self.states: Any = None
+
+    def compile(self) -> dict[str, Any]:
+        """Compile all that training needs, and run an iteration."""
+        states = self.driver.init(TOTAL_STEPS)
+        self.states, *_ = jax.block_until_ready(self.driver.iterate(states, 1))
+        return {
+            "compile_seconds": self.driver.compile_seconds,
+            "parameters": count_parameters(jax.tree.map(lambda x: x[0], self.states.learner.params)),
+            "versions": {"jaxrl": jaxrl.__version__, **installed_versions()},
+        }
+
+    def train(self, calls: int) -> dict[str, Any]:
+        """Run as many iterations as so many trainings of the peer's have."""
+        number, start = calls * self.case.length, time.perf_counter()
+        self.states, *_ = jax.block_until_ready(self.driver.iterate(self.states, number))
+        seconds = time.perf_counter() - start
+        steps = number * self.agent.steps_per_iteration * self.case.num_seeds
+        return {"seconds": seconds, "env_steps": steps, "peak_bytes": peak_memory()}
+
+
+def main(case_json: str) -> None:
+    request_cpu_devices()
+    side = Side(from_json(json.loads(case_json)))
+    serve({"compile": side.compile, "train": side.train})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,141 @@
+"""Speed with several agents: environment steps per second of IPPO and QMIX, compared with JaxMARL's own scripts, in turn.
+
+Both sides play JaxMARL's environment, with networks and batches of the same sizes. jaxrl runs as in ``jaxrl.run``. JaxMARL runs
+as in its scripts, all seeds in ``jit(vmap(train))`` on JAX's default device, which may use all cores.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.clones import JAXMARL
+from benchmarks.markdown import table
+from benchmarks.numbers import paired, short, with_range
+from benchmarks.peer import TEAMS
+from benchmarks.protocol import Worker, clean_environment
+from benchmarks.record import write_result
+from benchmarks.speed import say
+from benchmarks.team_cases import ENV, TITLES, Case, cases
+from benchmarks.turns import OURS, rates, ratios, time_in_turns
+
+PEER, STEPS = "JaxMARL", "env_steps"
+SECONDS = 4.0
+"""Length of a timed section."""
+ASKED = {1: 1.3, 8: 2.0}
+"""Number of seeds -> required ratio of steps per second to JaxMARL's."""
+
+
+def measure(
+    repeats: int, scale: float, out: Path, clone: Path | None = None, only: Sequence[str] = (), updates: int = 0
+) -> dict[str, Any]:
+    """Measure both sides of all cases, and write ``teams.json`` after each case.
+
+    Args:
+      scale: share of a section's length, to check that everything works.
+      clone: clone of JaxMARL. None: it is left out.
+      only: algorithms; empty: all.
+      updates: iterations of a call; 0: those of the cases.
+    """
+    if clone is not None:
+        clone = JAXMARL.files_of(clone).parent.resolve()
+        TEAMS.install()
+    if (load := machine.load()) is not None and load > machine.BUSY:
+        say(f"The machine is busy (load {load}), so these figures are unreliable. Measure on an idle machine.")
+    about: dict[str, Any] = {"load": load, "scale": scale, "peer": None if clone is None else JAXMARL.commit}
+    measured = list[dict[str, Any]]()
+    for case in cases(tuple(only) or tuple(TITLES)):
+        measured.append(measure_case(case._replace(updates=updates), repeats, SECONDS * scale, clone))
+        result = write_result(out, "teams", **about, cases=measured)
+    return result
+
+
+def command_of(side: str, case: Case, clone: Path | None) -> list[str]:
+    case_json = json.dumps(case._asdict())
+    if side == OURS:
+        return [sys.executable, "-m", "benchmarks.team_side", case_json]
+    return [str(TEAMS.python), "-m", "benchmarks.jaxmarl_peer", case_json, str(clone)]
+
+
+def measure_case(case: Case, repeats: int, seconds: float, clone: Path | None) -> dict[str, Any]:
+    """Compile both sides, each in a new process with an empty cache, and then run sections in turn."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        workers, programs = {}, {}
+        for side, number in zip([OURS, *([PEER] if clone else [])], itertools.count()):
+            environment = clean_environment(Path(folder) / str(number))
+            workers[side] = stack.enter_context(Worker(command_of(side, case, clone), environment))
+            programs[side] = workers[side].ask("compile")
+            say(f"{case.title}: {side} compiles in {programs[side]['compile_seconds']:.1f} s")
+        time_in_turns(case.title, workers, programs, repeats, seconds, STEPS)
+    return {"case": case._asdict(), "title": case.title, "programs": programs}
+
+
+def requirements(result: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
+    """Return what is required: (name, required value, measured value, whether it is met)."""
+    rows = []
+    for measured in result["cases"]:
+        if (found := ratios(measured["programs"], STEPS)) is not None:
+            ratio, asked = median(found), ASKED[measured["case"]["num_seeds"]]
+            rows.append((f"steps/s of JaxMARL's: {measured['title']}", f"≥ {asked:g}×", f"{ratio:.2f}×", ratio >= asked))
+    return rows
+
+
+def missed(result: Mapping[str, Any]) -> bool:
+    """Return whether a requirement is not met."""
+    return not all(is_met for *_, is_met in requirements(result))
+
+
+# ---------------------------------------------------------------------------------------------------------------------- report
+
+
+def teams_report(result: Mapping[str, Any]) -> str:
+    """Return the result as Markdown."""
+    hardware, versions = result["hardware"], dict[str, str]()
+    for program in (program for measured in result["cases"] for program in measured["programs"].values()):
+        versions |= program["versions"]
+    lines = [
+        "## Several agents",
+        f"* `{result['command']}`, {result['date']}\n"
+        f"* {hardware['cpu']}, {hardware['cores']} cores, load before: {result['load']}\n"
+        f"* {', '.join(f'{name} {text}' for name, text in versions.items())}",
+        table(
+            ["case", "program", "steps/s", "jaxrl / this", "compile, s", "parameters"],
+            [row for measured in result["cases"] for row in _rows(measured)],
+        ),
+        f"Steps of environments per second of all seeds together, on JaxMARL's {ENV} with three agents: medians "
+        "(minimum–maximum) over sections in which both take turns. Batches and networks have the same sizes. *jaxrl*: as in "
+        "`jaxrl.run`. *JaxMARL*: its scripts' `jit(vmap(train))`, without evaluations. *parameters*: those of a seed's networks.",
+    ]
+    if result["peer"] is None:
+        lines.append("JaxMARL was not measured (`--jaxmarl`).")
+    if result["scale"] != 1:
+        lines.append(f"Sections were shortened to {result['scale']:g} of their length, so these are not speeds.")
+    rows = [[name, asked, found, "yes" if is_met else "NO"] for name, asked, found, is_met in requirements(result)]
+    if rows:
+        lines.append(table(["requirement", "required", "measured", "met"], rows))
+    return "\n\n".join(lines)
+
+
+def _rows(measured: Mapping[str, Any]) -> list[list[str]]:
+    ours, rows = rates(measured["programs"][OURS], STEPS), []
+    for side, program in measured["programs"].items():
+        found = rates(program, STEPS)
+        rows.append(
+            [
+                measured["title"] if side == OURS else "",
+                side,
+                with_range(found, short),
+                "–" if side == OURS else with_range(paired(ours, found)),
+                f"{program['compile_seconds']:.1f}",
+                f"{program['parameters']:,}",
+            ]
+        )
+    return rows
