@@ -58,6 +58,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "LR_LINEAR_DECAY": True,
         "GAMMA": 0.9,
         "TEST_DURING_TRAINING": False,
+        "TEST_NUM_ENVS": 1,
     },
 }
 """The scripts' own settings for the environment, without evaluations and a warm-up."""
