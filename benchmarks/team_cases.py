@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 ENV = "MPE_simple_spread_v3"
-"""Environment of JaxMARL, with its episodes of 26 steps."""
+"""Environment of JaxMARL. Its episodes have 26 steps in the peer's program, and 25 and a row for the reset in jaxrl's."""
 TITLES = {"ippo": "IPPO", "qmix": "QMIX"}
 SEEDS = (1, 8)
 

@@ -75,7 +75,7 @@ def a2c_loss(
 def make_a2c(env: EnvLike, **keywords: Any) -> Agent:
     """Advantage actor-critic (Mnih et al. 2016) with synchronous environments and one gradient per rollout, for Discrete,
     MultiDiscrete and Box actions. The paper's optimiser is ``jaxrl.optimize.clipped_rmsprop``."""
-    if keywords.get("counterfactual") is True:
+    if keywords.get("counterfactual"):
         return one_gradient(*counterfactual.prepare_counterfactual(make_a2c, env, A2CConfig, A2CHyperparams, keywords))
     prepared = prepare_actor_critic(make_a2c, env, A2CConfig, A2CHyperparams, keywords)
     return one_gradient(prepared, a2c_loss)

@@ -31,7 +31,7 @@ class TD3Config(DeterministicConfig):
 
     @property
     def reads_next_action(self) -> bool:
-        return isinstance(self.cloning, ReBRAC)
+        return isinstance(self.cloning, ReBRAC) or super().reads_next_action
 
 
 class TD3Hyperparams(NamedTuple):

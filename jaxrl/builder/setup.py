@@ -321,7 +321,8 @@ def checked(config: C, num_agents: int, *, recurrent: bool) -> C:
     try:
         lanes.check(recurrent=recurrent)
     except ValueError as error:
-        raise ValueError(f"{error} (num_envs counts each of the {num_agents} agents of an environment here)") from None
+        divided = ", and replay_ratio is divided by their number" if getattr(config, "draws_environments", False) else ""
+        raise ValueError(f"{error} (num_envs counts each of the {num_agents} agents of an environment here{divided})") from None
     return lanes
 
 

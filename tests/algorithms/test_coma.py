@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.algorithms.common.counterfactual import GOLDEN
+from jaxrl.algorithms.common.counterfactual import draws
+from jaxrl.distributions import Categorical
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import actor_critic
 from jaxrl.rollout.collect import collect
@@ -24,12 +26,13 @@ SMALL: dict[str, Any] = {"num_envs": 2, "rollout_length": 9, "model": {"hidden_s
 ROWS, LANES, AGENTS = 9, 6, 3
 
 
-def others_by_hand(t: int, lane: int, action: np.ndarray, lives: np.ndarray, goes_on: np.ndarray, cut: np.ndarray) -> np.ndarray:
-    """Return what a critic sees of the team at input t: the actions of those that act, or if none does, of those cut off."""
+def others_by_hand(t: int, lane: int, action: np.ndarray, lives: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return what a critic sees of the team at input t: the actions of those that act, or if none does, of those that did not end
+    by a termination before."""
     team = range(lane // AGENTS * AGENTS, (lane // AGENTS + 1) * AGENTS)
-    acts = {j: bool(lives[t, j] if t < ROWS else goes_on[t - 1, j]) for j in team}
+    acts = {j: t < ROWS and bool(lives[t, j]) for j in team}
     if not any(acts.values()):
-        acts = {j: bool(cut[t - 1, j]) for j in team}
+        acts = {j: t > 0 and bool(lives[t - 1, j] and not ends[t - 1, j]) for j in team}
     seen = np.zeros((AGENTS, 2), np.float32)
     for i, j in enumerate(team):
         if acts[j] and j != lane:
@@ -56,12 +59,13 @@ def test_the_loss_by_hand(cut: tuple[bool, bool, bool]) -> None:
     )
     goes_on, was_cut = lives & ~ends & ~truncated, lives & truncated
     policies = np.asarray(jax.nn.softmax(setup.model.apply(policy.params, (), rollout.inputs)[1].policy.logits))
-    share = (np.float32(GOLDEN) * np.arange(LANES, dtype=np.float32)) % 1
-    last = (np.cumsum(policies[-1], -1) > share[:, None]).argmax(-1)
-    action = np.concatenate([rollout.action, last[None]])
+    drawn = np.asarray(draws(rollout, setup.model.apply(policy.params, (), rollout.inputs)[1].policy))
+    action = np.concatenate([rollout.action, drawn[-1:]])
+    acting = np.concatenate([lives, np.zeros((1, LANES), bool)]).reshape(ROWS + 1, 2, AGENTS).any(-1).repeat(AGENTS, -1)
+    action = np.where(acting, action, drawn)
     q = np.zeros((ROWS + 1, LANES, 2))
     for t in range(ROWS + 1):
-        seen = np.stack([others_by_hand(t, lane, action, lives, goes_on, was_cut) for lane in range(LANES)])
+        seen = np.stack([others_by_hand(t, lane, action, lives, ends) for lane in range(LANES)])
         inputs = jax.tree.map(lambda x, t=t: x[t], rollout.inputs)
         obs = {"observation": inputs.obs, "privileged_state": jnp.asarray(seen)}
         q[t] = network.apply(policy.params, (), inputs._replace(obs=obs))[1].value
@@ -83,6 +87,18 @@ def test_the_loss_by_hand(cut: tuple[bool, bool, bool]) -> None:
     assert len(terms) == lives.sum() and was_cut.any() == any(cut)
     np.testing.assert_allclose(found, np.mean(terms), rtol=1e-4)
     assert float(metrics["losses/value_loss"]) > 0
+
+
+def test_draws_are_those_of_the_policy_and_independent() -> None:
+    logits = jnp.broadcast_to(jnp.log(jnp.array([0.2, 0.8])), (3, 4_000, 2))
+    lanes = jnp.arange(4_000, dtype=jnp.int32)
+    like: Any = SimpleNamespace(version=jnp.full(4_000, 10**7, jnp.int32), env_id=lanes)
+    drawn = np.asarray(draws(like, Categorical(logits)), float)
+    np.testing.assert_allclose(drawn.mean(1), 0.8, atol=0.03)
+    for x, y in ((drawn[0], drawn[1]), (drawn[0, ::2], drawn[0, 1::2])):  # rows, and agents of a team
+        assert abs(np.corrcoef(x, y)[0, 1]) < 0.06
+    half: Any = SimpleNamespace(version=like.version[2_000:], env_id=lanes[2_000:])  # a device's share
+    np.testing.assert_array_equal(draws(half, Categorical(logits[:, 2_000:])), drawn[:, 2_000:])
 
 
 def test_only_the_critic_sees_the_others() -> None:
@@ -133,5 +149,7 @@ def test_what_is_refused() -> None:
         jaxrl.make_coma("tests.helpers.teams:wanderers")
     with pytest.raises(ValueError, match="counterfactual=True and normalize_advantages=True are mutually exclusive"):
         jaxrl.make_coma(mortal(), normalize_advantages=True)
+    with pytest.raises(ValueError, match="model: shared cannot be set with counterfactual=True"):
+        jaxrl.make_coma(mortal(), model={"shared": True})
     with pytest.raises(TypeError, match=r"must give an ActorCriticOutput\(policy, value f32\[batch, 2\]\)"):
         jaxrl.make_coma(mortal(), model=lambda obs, action: actor_critic(obs, action))

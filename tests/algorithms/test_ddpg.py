@@ -128,6 +128,10 @@ def test_parts_of_the_wrong_kind() -> None:
         make_ddpg(probes.truncation()._replace(action_space=spaces.MultiDiscrete([2, 2])))
     with pytest.raises(ValueError, match=r"noise=OU\(.*\) has no effect with Discrete\(2\), whose actions are drawn"):
         make_ddpg(probes.truncation(), noise=OU())
+    with pytest.raises(ValueError, match=r"exploration_noise=0.5 has no effect with Discrete\(2\)"):
+        make_ddpg(probes.truncation(), exploration_noise=0.5)
+    with pytest.raises(ValueError, match=r"relaxation=GumbelSoftmax\(.*\) has no effect with Box"):
+        make_ddpg("Pendulum-v1", relaxation=GumbelSoftmax(0.5))
     with pytest.raises(TypeError, match="must give a Categorical policy of size 2 for Discrete"):
         make_ddpg(probes.truncation(), model=lambda obs, action: deterministic_policy(obs, spaces.Box(-1, 1, (2,))))
     with pytest.raises(TypeError, match=r"make_ddpg\(\) got an unknown keyword 'target_noise'"):

@@ -15,10 +15,13 @@ from jaxrl.algorithms.common import deterministic_policy as shared
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, action_values, draw_updates, joint_actions
 from jaxrl.algorithms.ddpg import DDPGHyperparams, target
 from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.envs.wrappers.agents import central_state
 from jaxrl.models import action_value, deterministic_policy, per_agent
 from jaxrl.options import Prioritized
+from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.training import evaluate_pure, run_iterations
-from tests.helpers.teams import LIVES
+from tests.helpers.datasets import random_dataset
+from tests.helpers.teams import LIVES, mortal
 
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 KEY = partial(jax.random.key, 0)
@@ -49,9 +52,9 @@ def test_joint_actions_by_hand() -> None:
 
 
 @cache
-def drawn() -> tuple[Any, Any, Any]:
+def drawn(cut: tuple[bool, ...] = ()) -> tuple[Any, Any, Any]:
     """Return a setup, its learner, and the inputs of an update, on an environment whose agents end one after another."""
-    agent = jaxrl.make_maddpg(MORTAL, **SMALL)
+    agent = jaxrl.make_maddpg(central_state(mortal(truncates=cut)), **SMALL)
     setup = agent.algorithm.learn.args[1]
     state, _ = jit(lambda key: run_iterations(agent, agent.init(key), 4))(KEY())
     updates = jit(lambda learner: draw_updates(setup, learner, jnp.float32(0.9)))(state.learner)
@@ -81,19 +84,27 @@ def by_hand(setup: Any, critic: Any, inputs: Any, joint: np.ndarray, lane: int) 
     return float(setup.critic.apply(jax.tree.map(lambda x: x[0], critic), (), row)[1][0])
 
 
-def test_targets_leave_out_agents_that_are_over() -> None:
-    setup, learner, update = drawn()
+@pytest.mark.parametrize("cut", [(False, False, False), (True, True, True)])
+def test_targets_leave_out_agents_that_are_over(cut: tuple[bool, ...]) -> None:
+    """Agents live 1, 3 and 2 rows. Others see the actions of those that go on; after the team's end, of the last, if it was cut."""
+    setup, learner, update = drawn(cut)
     targets = jax.tree.map(lambda x: x + 0.05, learner.target_params)
     y = np.asarray(jit(lambda targets: target(setup, DDPGHyperparams(), targets, update))(targets))
-    batch = update.batch
-    action, _ = shared.policy_actions(setup, targets.actor, batch.next_inputs, jax.random.fold_in(update.key, 4))
-    goes_on = np.asarray(batch.valid & (batch.discount > 0))
-    kept = np.where(goes_on[:, None], np.asarray(action), 0).reshape(10, 3, 2)
-    assert (kept.sum((1, 2)) == 1).any() and (kept.sum((1, 2)) > 1).any()
+    batch, seen = update.batch, 0
+    actions, _ = shared.policy_actions(setup, targets.actor, batch.next_inputs, jax.random.fold_in(update.key, 4))
     for lane in np.flatnonzero(batch.valid):
-        beyond = by_hand(setup, targets.critic, batch.next_inputs, kept[lane // 3].ravel(), lane)
-        expected = batch.reward[lane] + (batch.discount[lane] * beyond if goes_on[lane] else 0.0)
-        np.testing.assert_allclose(y[lane], expected, rtol=1e-4, atol=1e-5)
+        agent, row = lane % 3, int(batch.inputs.obs["observation"][lane, 0])
+        team = np.zeros((3, 2))
+        for other in range(3):
+            lives_on = row + 1 < LIVES[other]
+            last = row + 1 == LIVES[other] == max(LIVES)
+            if other == agent or lives_on or (last and cut[other]):
+                team[other] = actions[lane - agent + other]
+        ends = row + 1 == LIVES[agent] and not cut[agent]
+        beyond = 0.0 if ends else by_hand(setup, targets.critic, batch.next_inputs, team.ravel(), lane)
+        np.testing.assert_allclose(y[lane], batch.reward[lane] + 0.9 * beyond, rtol=1e-4, atol=1e-5)
+        seen |= 1 << row
+    assert seen == 0b111
 
 
 def test_the_policy_climbs_the_value_of_its_own_action() -> None:
@@ -172,5 +183,15 @@ def test_what_is_refused() -> None:
         jaxrl.make_maddpg(MORTAL, **SMALL, n_step=2)
     with pytest.raises(ValueError, match="joint_actions=True needs n_step=1, and rows drawn with equal probability"):
         jaxrl.make_maddpg(MORTAL, **SMALL, replay=Prioritized())
+    with pytest.raises(ValueError, match="joint_actions=True draws rows of all agents with equal probability: leave replay out"):
+        jaxrl.make_maddpg(MORTAL, **SMALL, replay=prioritised_replay())
+    with pytest.raises(ValueError, match=r"replay_ratio=1 gives .* and replay_ratio is divided by their number\)"):
+        jaxrl.make_maddpg(MORTAL, **{**SMALL, "replay_ratio": 3.0})
+    with pytest.raises(ValueError, match="use_previous=True is for critics of the environment's actions"):
+        jaxrl.make_maddpg(MORTAL, **{**SMALL, "critic": {"use_previous": True}})
+    boxes = "tests.helpers.teams:wanderers|central_state"
+    for online in (False, True):
+        with pytest.raises(ValueError, match="joint_actions=True has no effect with data="):
+            jaxrl.make_td3(boxes, joint_actions=True, data=random_dataset("Pendulum-v1"), online=online)
     with pytest.raises(ValueError, match="privileged=True needs observations that are a Dict with 'privileged_state'"):
         jaxrl.make_maddpg("tests.helpers.teams:mortal", **SMALL)

@@ -18,17 +18,16 @@ from jaxrl.algorithms.common.on_policy import policy_gradient_loss
 from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.keywords import split_keywords
 from jaxrl.builder.setup import PreparedAgent, prepare
-from jaxrl.distributions import Categorical, select_actions
+from jaxrl.distributions import Categorical, sample_each, select_actions
 from jaxrl.envs import resolve_env
 from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.models import actor_critic
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout.agents import together
+from jaxrl.rollout.collect import fold_each
 from jaxrl.spaces.entries import PRIVILEGED_KEY, as_entries, entries_of
 from jaxrl.types import Array, EnvLike, Model, PyTree, Rollout, StepInput
-
-GOLDEN = (5**0.5 - 1) / 2
-"""Multiples of this number, modulo 1, are spread evenly over [0, 1)."""
+from jaxrl.xla.fast_random import fold_in, split
 
 
 class JointCritic(NamedTuple):
@@ -86,19 +85,25 @@ def acting(model: Model, size: int) -> Model:
     return model._replace(init=init, apply=of_filled(model.apply), unroll=of_filled(model.unroll))
 
 
-def taken_actions(rollout: Rollout, last: Categorical, num_agents: int) -> tuple[Array, Array]:
+def taken_actions(rollout: Rollout, policy: Categorical, num_agents: int) -> tuple[Array, Array]:
     """Return the actions of lanes at all inputs, i32[T + 1, B], and which of them others see, bool[T + 1, B].
 
-    These are the actions of agents that act; in the row after the end of a team's episode, those of agents that were cut off. The
-    action after the last row is a draw from ``last``, by numbers that are spread evenly over lanes and updates.
+    These are the actions of agents that act. Where none of a team does, after its last row, they are draws of the agents that did
+    not terminate, and so are those after the rollout.
     """
-    lanes = rollout.version + jnp.arange(rollout.version.size)
-    drawn = last.quantile((lanes * jnp.float32(GOLDEN)) % 1.0)
-    goes_on = rollout.valid & ~(rollout.terminated | rollout.truncated)
-    acts = jnp.concatenate([rollout.valid, goes_on[-1:]])
-    cut = jnp.concatenate([jnp.zeros_like(goes_on[:1]), rollout.valid & rollout.truncated])
+    acts = jnp.concatenate([rollout.valid, jnp.zeros_like(rollout.valid[:1])])
+    before = jnp.concatenate([jnp.zeros_like(acts[:1]), rollout.valid & ~rollout.terminated])
     none_acts = ~together(acts, num_agents).any(-1).repeat(num_agents, -1)
-    return jnp.concatenate([rollout.action, drawn[None]]), acts | (cut & none_acts)
+    drawn = draws(rollout, policy)
+    action = jnp.concatenate([rollout.action, drawn[-1:]])
+    return jnp.where(none_acts, drawn, action), acts | (before & none_acts)
+
+
+def draws(rollout: Rollout, policy: Categorical) -> Array:
+    """Return actions drawn at all inputs, i32[T + 1, B]. They depend on the version of the policy, the lane and the row."""
+    keys = fold_each(jax.vmap(partial(fold_in, jax.random.key(0)))(rollout.version), rollout.env_id)
+    rows = jax.vmap(lambda key: split(key, (len(policy.logits),)), out_axes=1)(keys)
+    return jax.vmap(lambda logits, keys: sample_each(Categorical(logits), keys))(policy.logits, rows)
 
 
 def counterfactual_loss(
@@ -108,7 +113,7 @@ def counterfactual_loss(
     are the actions of the others (Foerster et al. 2018, eq. 4). The λ-returns G bootstrap from the Q-values of the actions taken
     next; there is no target network. No gradient flows through A and G."""
     policy: Any = model.unroll(params, rollout.carry, rollout.inputs)[1].policy
-    action, seen = taken_actions(rollout, jax.tree.map(lambda x: x[-1], policy), critic.num_agents)
+    action, seen = taken_actions(rollout, policy, critic.num_agents)
     output = critic.outputs(params, rollout.carry, rollout.inputs, critic.others(action, seen))
     chosen = select_actions(output.value, action)
     values, taken, probabilities = jax.lax.stop_gradient((output.value, chosen, jax.nn.softmax(output.policy.logits)))

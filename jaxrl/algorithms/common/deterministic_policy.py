@@ -39,11 +39,12 @@ from jaxrl.exploration.options import OU, Gaussian
 from jaxrl.models import deterministic_policy
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay.options import Uniform
-from jaxrl.replay.transitions import bootstrapped
+from jaxrl.replay.transitions import Transitions, bootstrapped
+from jaxrl.rollout.agents import together
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.running_statistics import normalize_inputs
 from jaxrl.settings.options import Option, hyperparameter, option
-from jaxrl.settings.validation import NonNegative, Positive, added
+from jaxrl.settings.validation import NonNegative, Positive, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
 
@@ -62,6 +63,10 @@ class DeterministicConfig(OffPolicyConfig):
     @property
     def draws_environments(self) -> bool:
         return self.joint_actions
+
+    @property
+    def reads_next_action(self) -> bool:
+        return self.joint_actions  # and with it, whether there is one
 
     def critic_actions(self, space: spaces.Space, num_agents: int) -> spaces.Space:
         discrete = isinstance(space, spaces.Discrete)
@@ -225,6 +230,14 @@ def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: TargetLearner
     return delayed_updates.learn(setup, learner, hp, losses)
 
 
+def next_others(batch: Transitions, action: Array, num_agents: int) -> Array:
+    """Return the actions f32[N, d] at the next observations as critics of other agents see them, with zeros for agents that do not
+    act there. If none acts, because the team was cut off, those that did not terminate count."""
+    goes_on, acts = batch.valid & (batch.discount > 0), batch.valid & batch.next_valid
+    any_acts = together(acts, num_agents).any(-1).repeat(num_agents)
+    return jnp.where(jnp.where(any_acts, acts, goes_on)[:, None], action, 0.0)
+
+
 def target_value(
     setup: ActorCriticSetup[Any], targets: ActorCriticPair, action: Array, update: CriticBatch, penalty: Array | float = 0.0
 ) -> Array:
@@ -234,9 +247,8 @@ def target_value(
       penalty: f32[N], or 0.
     """
     batch = update.batch
-    if setup.joint_agents:  # agents that are over by then do nothing
-        action = jnp.where((batch.valid & (batch.discount > 0))[:, None], action, 0.0)
-    values = action_values(setup, targets.critic, batch.next_inputs, action, jax.random.fold_in(update.key, 0))
+    others = next_others(batch, action, setup.joint_agents) if setup.joint_agents else None
+    values = action_values(setup, targets.critic, batch.next_inputs, action, jax.random.fold_in(update.key, 0), others)
     return bootstrapped(batch, min_over_subset(values, update.chosen) - penalty)
 
 
@@ -254,6 +266,16 @@ def make_algorithm(target: TargetFn, setup: ActorCriticSetup[Any]) -> Algorithm:
     assert isinstance(setup.action_space, spaces.Box)
     size = math.prod(setup.action_space.shape)
     return algorithm._replace(initial_carry=lambda batch_size: jnp.zeros((batch_size, size)))
+
+
+def check_joint_actions(setup: ActorCriticSetup[Any], replay: Any) -> None:
+    """Raise ValueError unless there are several agents, and rows of all of them are drawn with equal probability."""
+    if setup.data is not None:
+        raise ValueError("joint_actions=True has no effect with data=…, whose rows are those of one agent: leave it out")
+    if not setup.num_agents:
+        raise ValueError("joint_actions=True is for environments of several agents, and this one has one agent: leave it out")
+    if setup.replay.prioritised or callable(replay):
+        raise ValueError("joint_actions=True draws rows of all agents with equal probability: leave replay out")
 
 
 def build(
@@ -274,11 +296,13 @@ def build(
     settings, space = setup.config, setup.action_space
     if isinstance(space, spaces.Box):
         check_actions_of(keywords.get("model"), prepared.output, space)
+        if getattr(settings, "relaxation", None) != getattr(type(settings)(), "relaxation", None):
+            raise ValueError(f"relaxation={settings.relaxation} has no effect with {space}: leave it out")  # type: ignore[attr-defined]
     else:
         check_policy(keywords.get("model"), prepared.output, space)
+        refuse_unused(prepared.hyperparams, hyperparams(), ("exploration_noise", "ou_theta"), f"with {space}")
         if settings.noise != type(settings)().noise:
             raise ValueError(f"noise={settings.noise} has no effect with {space}, whose actions are drawn: leave it out")
-    if settings.joint_actions and not setup.num_agents:
-        why = "learns from data=…, whose rows are those of one agent" if setup.data else "has one agent"
-        raise ValueError(f"joint_actions=True is for environments of several agents, and this one {why}: leave it out")
+    if settings.joint_actions:
+        check_joint_actions(setup, keywords.get("replay"))
     return prepared.bind(make_algorithm(target, setup))

@@ -139,6 +139,8 @@ def prepare_off_policy(
     bound = bound._replace(action_space=structure.critic_actions(space, num_agents))
     if outputs and not isinstance(space, spaces.Box):
         raise ValueError(f"critics={structure.critics.name!r} are for Box actions, and the environment has {space}")
+    if bound.action_space != space and isinstance(critic, Mapping) and critic.get("use_previous"):
+        raise ValueError("use_previous=True is for critics of the environment's actions: leave it out of the critic's arguments")
     of_critics = structure.critic_network(action_value)
     if critic is None or isinstance(critic, Mapping):
         resolved = resolve_critic(None, partial(of_critics, num_outputs=outputs, **(critic or {})), bound, outputs)

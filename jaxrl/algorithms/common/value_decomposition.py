@@ -60,7 +60,7 @@ class TeamRows(NamedTuple):
     terminated: Array
     """The last agents ended, and none of them by a truncation."""
     truncated: Array
-    """The last agents ended, and some of them by a truncation."""
+    """An agent ended by a truncation, so a return ends with the value reached, of this agent and of those that go on."""
     valid: Array
     """An agent acted."""
 
@@ -71,8 +71,7 @@ def team_rows(rollout: Any, num_agents: int) -> TeamRows:
         together(x, num_agents) for x in (rollout.reward, rollout.terminated, rollout.truncated, rollout.valid)
     )
     acted = valid.any(-1)
-    over = acted & ~(valid & ~terminated & ~truncated).any(-1)
-    cut = over & (valid & truncated).any(-1)
+    over, cut = acted & ~(valid & ~terminated & ~truncated).any(-1), (valid & truncated).any(-1)
     return TeamRows(reward.mean(-1), over & ~cut, cut, acted)
 
 

@@ -121,7 +121,8 @@ def rebuild(config: dict[str, Any], trust: str | Iterable[str], parts: Mapping[s
     described = config.get("spaces")
     if described is not None and "env" not in parts:
         space = {name: realize_space(data) for name, data in described.items()}
-        parts = {**parts, "env": stand_in(str(config["agent"].get("env")), space["observation"], space["action"])}
+        env = stand_in(str(config["agent"].get("env")), space["observation"], space["action"])
+        parts = {**parts, "env": env._replace(num_agents=config.get("num_agents", 0))}
     return build_again(config["agent"], trust=trust, **parts)
 
 

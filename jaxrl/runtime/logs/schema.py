@@ -22,6 +22,7 @@ CONFIG_TYPES: dict[str, tuple[type, ...]] = {
     "spaces": (dict, NoneType),
     "spaces.observation": (dict,),
     "spaces.action": (dict,),
+    "num_agents": (int,),
     "versions": (dict,),
 }
 """Types of the entries of ``config.json``; parents come before children. Values inside are checked by the code that uses them."""

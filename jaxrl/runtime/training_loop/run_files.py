@@ -273,6 +273,7 @@ class RunFiles:
             self.devices_per_seed,
             agent=self.agent.spec,
             spaces=_describe_spaces(self.agent),
+            **({"num_agents": agents} if (agents := self.agent.env.num_agents) else {}),
             run=self._request,
             output=self.plan.config.as_plain(compared=False),
             **({"init_from": self._origin} if self._origin else {}),

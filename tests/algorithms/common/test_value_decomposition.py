@@ -42,12 +42,13 @@ def rollout_of(env: Any, rows: int = 9) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("cut", [(False, False, False), (False, True, False), (True, False, False)])
 def test_rows_of_teams(cut: tuple[bool, bool, bool]) -> None:
-    """Agents live 1, 3 and 2 rows, so agent 1 is the last: if it is truncated, so is the team."""
+    """Agents live 1, 3 and 2 rows, so agent 1 is the last. A row on which an agent is cut is truncated: no trace leads beyond."""
     rollout, _ = rollout_of(mortal(truncates=cut))
     team = team_rows(rollout, 3)
     np.testing.assert_array_equal(team.valid[:, 0], [1, 1, 1, 0, 1, 1, 1, 0, 1])
-    np.testing.assert_array_equal(team.terminated[:, 0] | team.truncated[:, 0], [0, 0, 1, 0, 0, 0, 1, 0, 0])
-    np.testing.assert_array_equal(team.truncated[:, 1], np.array([0, 0, 1, 0, 0, 0, 1, 0, 0]) * cut[1])
+    np.testing.assert_array_equal(team.terminated[:, 0], np.array([0, 0, 1, 0, 0, 0, 1, 0, 0]) * (not cut[1]))
+    first, last = np.array([1, 0, 0, 0, 1, 0, 0, 0, 1]) * cut[0], np.array([0, 0, 1, 0, 0, 0, 1, 0, 0]) * cut[1]
+    np.testing.assert_array_equal(team.truncated[:, 1], first | last)
     np.testing.assert_allclose(team.reward[:4, 0], [(1 + 11 + 21) / 3, (12 + 22) / 3, 13 / 3, 0], rtol=1e-6)
 
 
@@ -60,8 +61,10 @@ def test_sums() -> None:
     assert TeamValue(2, SUM).chosen((), jnp.array([1.0, 2.0, 3.0, 4.0]), alive, ()).tolist() == [1.0, 7.0]
 
 
-def test_targets_are_lambda_returns_of_the_sum() -> None:
-    env = mortal(truncates=(False, True, False))
+@pytest.mark.parametrize("first", [False, True])
+def test_targets_are_lambda_returns_of_the_sum(first: bool) -> None:
+    """Returns end at a row on which an agent is cut, with the values reached there, of this agent too."""
+    env = mortal(truncates=(first, True, False))
     rollout, (agent, params) = rollout_of(env)
     hp = PQNHyperparams(gamma=0.9, q_lambda=LAM)
     model = agent.algorithm.update.args[0].model
@@ -75,7 +78,7 @@ def test_targets_are_lambda_returns_of_the_sum() -> None:
             if not lives[t, n].any():
                 continue
             beyond = sum(q[t + 1, n, a].max() for a in range(3) if lives[t, n, a] and not ends[t, n, a])
-            goes_on = (lives[t, n] & ~ends[t, n] & ~cut[t, n]).any() and t < 8
+            goes_on = (lives[t, n] & ~ends[t, n] & ~cut[t, n]).any() and not (lives[t, n] & cut[t, n]).any() and t < 8
             later = expected[t + 1, n] if goes_on else beyond
             if (lives[t, n] & ~ends[t, n]).any():
                 beyond = LAM * later + (1 - LAM) * beyond
