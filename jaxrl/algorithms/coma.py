@@ -21,8 +21,8 @@ def make_coma(env: EnvLike, **keywords: Any) -> Agent:
     Args:
       env: as for ``make_a2c``, with several agents and Discrete actions. The critic also sees a ``privileged_state`` in its
         observations, which the wrapper ``central_state`` adds: ``"jaxrl:Spread|agent_id|central_state"``.
-      keywords: keywords of ``make_a2c``, which override those in ``jaxrl.algorithms.coma.SETTINGS``. A ``model`` that is a function
-        of the spaces sees the actions of other agents, one-hot, as the ``privileged_state``, or as the second part of it, and
-        returns a model with a value for each action, f32[..., n].
+      keywords: keywords of ``make_a2c``, which override those in ``jaxrl.algorithms.coma.SETTINGS``. A ``model`` that is a
+        function of the spaces sees the actions of other agents, one-hot, as the ``privileged_state``, or as the second part of
+        it, and returns a model with a value for each action, f32[..., n].
     """
     return make_a2c(env, **{**SETTINGS, **keywords})

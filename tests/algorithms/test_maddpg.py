@@ -86,7 +86,7 @@ def by_hand(setup: Any, critic: Any, inputs: Any, joint: np.ndarray, lane: int) 
 
 @pytest.mark.parametrize("cut", [(False, False, False), (True, True, True)])
 def test_targets_leave_out_agents_that_are_over(cut: tuple[bool, ...]) -> None:
-    """Agents live 1, 3 and 2 rows. Others see the actions of those that go on; after the team's end, of the last, if it was cut."""
+    """Others see the actions of those that play on; after the team's end, of the last, if it was cut."""
     setup, learner, update = drawn(cut)
     targets = jax.tree.map(lambda x: x + 0.05, learner.target_params)
     y = np.asarray(jit(lambda targets: target(setup, DDPGHyperparams(), targets, update))(targets))
@@ -185,11 +185,11 @@ def test_what_is_refused() -> None:
         jaxrl.make_maddpg(MORTAL, **SMALL, replay=Prioritized())
     with pytest.raises(ValueError, match="joint_actions=True draws rows of all agents with equal probability: leave replay out"):
         jaxrl.make_maddpg(MORTAL, **SMALL, replay=prioritised_replay())
-    with pytest.raises(ValueError, match=r"replay_ratio=1 gives .* and replay_ratio is divided by their number\)"):
-        jaxrl.make_maddpg(MORTAL, **{**SMALL, "replay_ratio": 3.0})
+    with pytest.raises(ValueError, match=r"replay_ratio=1.1 gives .* and replay_ratio is divided by their number\)"):
+        jaxrl.make_maddpg(MORTAL, **{**SMALL, "replay_ratio": 3.3})
     with pytest.raises(ValueError, match="use_previous=True is for critics of the environment's actions"):
         jaxrl.make_maddpg(MORTAL, **{**SMALL, "critic": {"use_previous": True}})
-    boxes = "tests.helpers.teams:wanderers|central_state"
+    boxes = "tests.helpers.teams:wanderers"
     for online in (False, True):
         with pytest.raises(ValueError, match="joint_actions=True has no effect with data="):
             jaxrl.make_td3(boxes, joint_actions=True, data=random_dataset("Pendulum-v1"), online=online)

@@ -66,6 +66,8 @@ def seen_space(space: spaces.Space, size: int) -> spaces.Dict:
 
 def network(observation_space: spaces.Space, action_space: Any, **arguments: Any) -> Model:
     """Build an actor-critic whose critic sees the privileged state, and has a value for each action."""
+    if given := [name for name in ("critic", "num_values", "shared") if name in arguments]:
+        raise ValueError(f"model: {', '.join(given)} cannot be set with counterfactual=True, whose critic sees joint actions")
     return actor_critic(
         observation_space, action_space, **{**arguments, "critic": "privileged", "num_values": int(action_space.n)}
     )

@@ -231,8 +231,8 @@ def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: TargetLearner
 
 
 def next_others(batch: Transitions, action: Array, num_agents: int) -> Array:
-    """Return the actions f32[N, d] at the next observations as critics of other agents see them, with zeros for agents that do not
-    act there. If none acts, because the team was cut off, those that did not terminate count."""
+    """Return the actions f32[N, d] at the next observations as critics of other agents see them: zeros for agents that do not act
+    there. If none acts, because the team was cut off, those that did not terminate count."""
     goes_on, acts = batch.valid & (batch.discount > 0), batch.valid & batch.next_valid
     any_acts = together(acts, num_agents).any(-1).repeat(num_agents)
     return jnp.where(jnp.where(any_acts, acts, goes_on)[:, None], action, 0.0)
