@@ -105,7 +105,7 @@ class Side:
         return jax.random.split(key, self.case.num_seeds)
 
     def train(self, calls: int) -> dict[str, Any]:
-        """Train so many times, from scratch."""
+        """Train ``calls`` times, from scratch."""
         keys = [self._keys() for _ in range(calls)]
         start = time.perf_counter()
         for each in keys:

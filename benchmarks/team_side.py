@@ -26,7 +26,7 @@ PLAYED = 25 / 26
 
 def make_agent(case: Case) -> Agent:
     """Return the agent of a case, with networks and batches of the peer's sizes."""
-    sizes = {"num_envs": case.num_envs, "rollout_length": case.rollout_length}
+    sizes: dict[str, Any] = {"num_envs": case.num_envs, "rollout_length": case.rollout_length}
     if case.algorithm == "ippo":
         return jaxrl.make_ppo(f"jaxmarl:{ENV}", **sizes, num_epochs=4, num_minibatches=4, learning_rate=2.5e-4)
     return jaxrl.make_qmix(
@@ -64,7 +64,7 @@ class Side:
         }
 
     def train(self, calls: int) -> dict[str, Any]:
-        """Run as many iterations as so many trainings of the peer's have."""
+        """Run as many iterations as ``calls`` trainings of the peer have."""
         number, start = calls * self.case.length, time.perf_counter()
         self.states, *_ = jax.block_until_ready(self.driver.iterate(self.states, number))
         seconds = time.perf_counter() - start

@@ -60,7 +60,7 @@ class TeamRows(NamedTuple):
     terminated: Array
     """The last agents ended, and none of them by a truncation."""
     truncated: Array
-    """An agent ended by a truncation, so a return ends with the value reached, of this agent and of those that go on."""
+    """An agent ended by a truncation, so a return ends with the value reached, of this agent and of those that continue."""
     valid: Array
     """An agent acted."""
 

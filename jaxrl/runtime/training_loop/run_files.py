@@ -268,15 +268,17 @@ class RunFiles:
         return sinks
 
     def _write_config(self) -> None:
+        agents = self.agent.env.num_agents
+        more: dict[str, Any] = {"num_agents": agents} if agents else {}
         self.folder.write_config(
             self.devices,
             self.devices_per_seed,
             agent=self.agent.spec,
             spaces=_describe_spaces(self.agent),
-            **({"num_agents": agents} if (agents := self.agent.env.num_agents) else {}),
             run=self._request,
             output=self.plan.config.as_plain(compared=False),
             **({"init_from": self._origin} if self._origin else {}),
+            **more,
         )
 
 
