@@ -13,7 +13,7 @@ from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
 from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Munchausen, Scalar
 from jaxrl.algorithms.common.quantile_critics import Quantiles
 from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature
-from jaxrl.algorithms.common.value_decomposition import QMIX, VDN
+from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN
 from jaxrl.algorithms.common.value_rescaling import Rescale
 from jaxrl.evolution.evosax_adapter import Evosax
 from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl.algorithms.common import counterfactual
 from jaxrl.algorithms.common.on_policy import OnPolicyConfig, one_gradient, policy_gradient_loss, prepare_actor_critic
+from jaxrl.algorithms.common.teams import counterfactual
 from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.optimize.minibatches import standardized

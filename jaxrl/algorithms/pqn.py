@@ -14,7 +14,7 @@ import jax
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.q_learning import act, epsilon, policy
-from jaxrl.algorithms.common.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
+from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
 from jaxrl.builder.components import ModelFn, check_q_values
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of

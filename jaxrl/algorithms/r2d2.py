@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
 from jaxrl.algorithms.common.q_learning import PRIORITIES, act, policy
-from jaxrl.algorithms.common.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
+from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
 from jaxrl.algorithms.common.value_rescaling import Rescale, scale
 from jaxrl.builder.components import ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
 from jaxrl.builder.config import ReplayConfig

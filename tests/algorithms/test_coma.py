@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.algorithms.common.counterfactual import draws
+from jaxrl.algorithms.common.teams.counterfactual import draws
 from jaxrl.distributions import Categorical
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import actor_critic

@@ -373,7 +373,7 @@ def code_lines(algorithm: str) -> list[str]:
         ("dqn", 195),
         ("pqn", 160),
         ("r2d2", 250),
-        ("a2c", 62),
+        ("a2c", 70),
         ("impala", 75),
         ("reinforce", 75),
         ("sac", 135),

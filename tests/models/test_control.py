@@ -74,7 +74,7 @@ def test_dropout_drops_where_a_key_is_given_and_only_there() -> None:
     "make, error, message",
     [
         (lambda: policy_network(SEEN, spaces.MultiDiscrete([2, 3])), TypeError, "policy_network needs a Box or Discrete space"),
-        (lambda: deterministic_policy(SEEN, spaces.Discrete(2)), TypeError, "deterministic_policy needs a Box"),
+        (lambda: deterministic_policy(SEEN, spaces.MultiDiscrete([2])), TypeError, "deterministic_policy needs a Box"),
         (lambda: policy_network(SEEN, BOX, core="gru"), TypeError, "unexpected keyword argument 'core'"),
         (lambda: action_value(SEEN, spaces.MultiDiscrete([2])), TypeError, "action_value needs a Box or Discrete space"),
         (lambda: action_value(SEEN, spaces.Discrete(2), num_outputs=3), TypeError, "needs a Box for num_outputs"),

@@ -12,11 +12,11 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.algorithms.common.value_decomposition import MixedParams, TeamValue, of_first, team_rows
+from jaxrl.algorithms.common.teams.mixers import SUM, monotonic_mixer
+from jaxrl.algorithms.common.teams.value_decomposition import MixedParams, TeamValue, of_first, team_rows
 from jaxrl.algorithms.pqn import PQNHyperparams, pqn_loss, targets
 from jaxrl.algorithms.r2d2 import r2d2_loss
 from jaxrl.envs.checks.check_env import COMPILE_FAST
-from jaxrl.models.mixers import SUM, monotonic_mixer
 from jaxrl.options import QMIX, VDN
 from jaxrl.replay.sequence import sequence_replay, sequences
 from jaxrl.returns import bootstrap_mask

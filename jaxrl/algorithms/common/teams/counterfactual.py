@@ -27,7 +27,6 @@ from jaxrl.rollout.agents import together
 from jaxrl.rollout.collect import fold_each
 from jaxrl.spaces.entries import PRIVILEGED_KEY, as_entries, entries_of
 from jaxrl.types import Array, EnvLike, Model, PyTree, Rollout, StepInput
-from jaxrl.xla.fast_random import fold_in, split
 
 
 class JointCritic(NamedTuple):
@@ -103,8 +102,8 @@ def taken_actions(rollout: Rollout, policy: Categorical, num_agents: int) -> tup
 
 def draws(rollout: Rollout, policy: Categorical) -> Array:
     """Return actions drawn at all inputs, i32[T + 1, B]. They depend on the version of the policy, the lane and the row."""
-    keys = fold_each(jax.vmap(partial(fold_in, jax.random.key(0)))(rollout.version), rollout.env_id)
-    rows = jax.vmap(lambda key: split(key, (len(policy.logits),)), out_axes=1)(keys)
+    keys = fold_each(jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(rollout.version), rollout.env_id)
+    rows = jax.vmap(lambda key: jax.random.split(key, len(policy.logits)), out_axes=1)(keys)
     return jax.vmap(lambda logits, keys: sample_each(Categorical(logits), keys))(policy.logits, rows)
 
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
+from jaxrl.algorithms.common.teams.mixers import SUM, Mixer, monotonic_mixer
 from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent
-from jaxrl.models.mixers import SUM, Mixer, monotonic_mixer
 from jaxrl.rollout.agents import together
 from jaxrl.settings.options import Option, option
 from jaxrl.settings.validation import Count, CountOrZero
