@@ -103,6 +103,7 @@ def test_an_update_has_the_returns_of_its_rows() -> None:
     assert draws.cloning[0].all() and second.tolist() == [[True, True], [False, False]]  # the first six of eight updates
 
 
+@pytest.mark.slow
 def test_rows_that_the_agent_collects_have_no_return() -> None:
     """Half of each batch is from the data, in the order of ``mixed_replay``."""
     sizes: dict[str, Any] = {"online": True, "num_envs": 2, "rollout_length": 8, "buffer_size": 64, "replay_ratio": 4.0}

@@ -98,6 +98,7 @@ def test_relaxed_samples_are_actions_with_the_gradient_of_a_softmax() -> None:
     np.testing.assert_allclose(penalty, [0.1 * np.mean(np.square(logits[0, :3])), 0.1 * np.mean(np.square(logits[1]))], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_critics_take_discrete_actions_one_hot() -> None:
     agent = make_ddpg(probes.action_choice(), **{**TINY.settings, "critic": {"hidden_sizes": (8,)}})
     setup = agent.algorithm.learn.args[1]

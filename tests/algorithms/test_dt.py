@@ -234,6 +234,7 @@ def test_discrete_actions_follow_too() -> None:
 # -------------------------------------------------------------------------------------------------------------- runs, refusals
 
 
+@pytest.mark.slow
 def test_a_policy_with_memory_is_loaded_and_evaluated(tmp_path: Any) -> None:
     agent = small("dt", "CartPole-v1")
     _, history = jaxrl.run(agent, 4, seeds=2, out=tmp_path / "run", quiet=True, eval_episodes=2, tensorboard=False)

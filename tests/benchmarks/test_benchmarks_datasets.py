@@ -255,6 +255,7 @@ def test_a_tiny_score_on_a_dataset(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------- values
 
 
+@pytest.mark.slow
 def test_first_values() -> None:
     agent = jaxrl.make_sac("Pendulum-v1?max_steps_in_episode=10", model={"hidden_sizes": (8,)}, gamma=0.5)
     states = jax.jit(jax.vmap(agent.init))(jax.random.split(jax.random.key(3), 2))

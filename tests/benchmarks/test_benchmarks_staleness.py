@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxrl
 from benchmarks import staleness
@@ -20,6 +21,7 @@ def test_each_member_is_learnt_from_once() -> None:
     assert all((each.member == each.fitness).all() and len(each.member) % 2 == 0 for each in parts)
 
 
+@pytest.mark.slow
 def test_corrections_differ_once_there_are_older_members() -> None:
     agent = jaxrl.make_es("Pendulum-v1?max_steps_in_episode=5", normalize_observations=False, model={"hidden_sizes": (4,)})
     curves = {mode: staleness.learn(agent, mode, 2, 3) for mode in staleness.MODES}

@@ -135,6 +135,7 @@ def test_values_are_normalised_by_the_moments_of_targets() -> None:
     assert normalized_values((), rows, None) == ((), rows)
 
 
+@pytest.mark.slow
 def test_values_far_from_zero_are_learnt() -> None:
     """The returns of ``mortal`` are between 1 and 43: outputs near 0 stand for their mean, and are soon right."""
     explained = []

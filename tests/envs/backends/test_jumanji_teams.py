@@ -162,6 +162,7 @@ def test_agents_that_see_the_same_know_their_number() -> None:
     }
 
 
+@pytest.mark.slow
 def test_ppo_trains_a_team() -> None:
     env = backend._team(Two(), 2)
     agent = jaxrl.make_ppo(env, num_envs=2, rollout_length=10, num_minibatches=1, num_epochs=1, model={"hidden_sizes": (4,)})

@@ -148,6 +148,7 @@ def test_padding_counts_for_nothing(collected: Collected) -> None:
         assert lengths.sum.tolist() == [5 * count for count in lengths.count.tolist()]  # episodes lose no steps in between
 
 
+@pytest.mark.slow
 def test_environments_go_on_where_they_stood(collected: Collected) -> None:
     """Over three rollouts: equal to a loop without cuts, given the same actions."""
     host: Any = collected.agent.env

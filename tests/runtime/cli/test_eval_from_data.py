@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_values_are_those_of_fitted_q_evaluation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Discounted as in the run unless --gamma is given."""
     words = ["eval", str(folder / "ppo"), "--data", str(folder / "data.npz"), "--updates", "2"]

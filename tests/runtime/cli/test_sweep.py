@@ -165,6 +165,7 @@ learning_rate = [1e-3, 1e-2]
 """
 
 
+@pytest.mark.slow
 def test_a_sweep_learns_from_a_dataset(tmp_path: Path) -> None:
     """Each job reads the file once, for all of its members."""
     jaxrl.save_dataset(tmp_path / "mixed.npz", random_dataset("Pendulum-v1"))

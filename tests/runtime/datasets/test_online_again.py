@@ -84,6 +84,7 @@ def test_each_batch_has_its_share_of_both(ratio: float, n_step: int, data: Datas
         np.testing.assert_allclose(batch.discount[mine.ravel()], 0.9**3, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_priorities_are_those_of_the_ring(data: Dataset) -> None:
     ring = prioritised_replay(priority_exponent=1.0)(20, 2, 10, before=1, after=1)
     replay = mixed_replay(ring, 0.5, before=1, after=1)
@@ -130,6 +131,7 @@ def test_the_policy_acts_from_the_first_row(data: Dataset) -> None:
         assert not bool(at_random)
 
 
+@pytest.mark.slow
 def test_seeds_share_the_data(data: Dataset) -> None:
     agent = online("td3", data)
     states = jax.vmap(agent.init)(jax.random.split(jax.random.key(0), 3))
@@ -196,6 +198,7 @@ def test_the_lowest_score_of_the_first_tenth_is_the_dip() -> None:
     assert "dip unknown" in dip_in_words(late, 100)
 
 
+@pytest.mark.slow
 def test_the_summary_has_it(data: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     jaxrl.run(online("iql", data), 160, **settings(quiet=False, eval_every=1))
     assert "; dip in the first tenth from -" in capsys.readouterr().out
