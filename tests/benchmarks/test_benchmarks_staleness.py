@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import pytest
 
 import jaxrl
 from benchmarks import staleness
