@@ -3,175 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import comparison, pictures, speed_picture
+from benchmarks.arguments import RESULTS, make_parser
 from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiments import EXPERIMENTS
-from benchmarks.offline_cases import BUILDERS
 from benchmarks.peer import PEERS, PeerError
 from benchmarks.protocol import WorkerError
-from benchmarks.recipes import FOLDER, RECIPES
 from benchmarks.report import render, score_table
 from benchmarks.summary import README_CASES, algorithm_table, fill, newest, peer_table, read_speed
-from benchmarks.team_cases import TITLES as TEAM_ALGORITHMS
-
-RESULTS = Path("benchmarks/results")
-WORK = Path("runs/scores")
-FINE_TUNING = Path("runs/fine-tuning")
-
-
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
-    return number
-
-
-def fraction(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"{text} must be above 0 and at most 1")
-    return number
-
-
-def experiment(text: str) -> str:
-    return one_of(text, EXPERIMENTS, "experiment")
-
-
-def dataset(text: str) -> str:
-    return one_of(text, RECIPES, "dataset")
-
-
-def one_of(text: str, known: Collection[str], what: str) -> str:
-    if text not in known:
-        near = difflib.get_close_matches(text, known, n=1, cutoff=0.4)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise argparse.ArgumentTypeError(f"unknown {what} {text!r}.{hint} Known: {', '.join(known)}")
-    return text
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure jaxrl. See benchmarks/README.md.")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-
-    speed = commands.add_parser("speed", help="env steps/s, compile seconds and memory, compared with Rejax, SBX and a raw bound")
-    speed.add_argument("--only", nargs="+", choices=GROUPS, default=[], help="groups of cases; default: all")
-    speed.add_argument("--repeats", type=positive, default=5, help="rounds of timed sections (default: 5)")
-    speed.add_argument("--compile-repeats", type=positive, default=3, help="cold and cached compilations (default: 3)")
-    speed.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
-    speed.add_argument(
-        "--without-peer",
-        nargs="*",
-        choices=PEERS,
-        metavar="PEER",
-        help=f"skip these peers, of {', '.join(PEERS)}, which must be installed first; without a name: skip all",
-    )
-
-    kernels = commands.add_parser("kernels", help="count kernels of the compiled programs, without timing; seconds per case")
-    kernels.add_argument("--only", nargs="+", choices=GROUPS, default=[], help="groups of cases; default: all")
-
-    scores = commands.add_parser("scores", help="returns at the end of training, with intervals and curves; resumable")
-    scores.add_argument("names", nargs="*", type=experiment, metavar="NAME", help=f"default: all of {', '.join(EXPERIMENTS)}")
-    scores.add_argument("--force", action="store_true", help="run finished and partial experiments again from the beginning")
-    scores.add_argument("--work", type=Path, default=WORK, help=f"folder for checkpoints (default: {WORK})")
-    scores.add_argument("--datasets", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
-
-    datasets = commands.add_parser("datasets", help="make the datasets of offline learning by runs of jaxrl; resumable")
-    datasets.add_argument("names", nargs="*", type=dataset, metavar="NAME", help=f"default: all of {', '.join(RECIPES)}")
-    datasets.add_argument("--out", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
-    datasets.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the record (default: {RESULTS})")
-
-    offline = commands.add_parser("offline", help="updates per second from a dataset, compared with JAX-CORL")
-    offline.add_argument("--jax-corl", type=Path, metavar="FOLDER", help="clone of JAX-CORL; without it only jaxrl is measured")
-    offline.add_argument("--only", nargs="+", choices=[*BUILDERS], default=[], help="algorithms; default: all")
-    offline.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
-    offline.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
-
-    teams = commands.add_parser("teams", help="steps per second with several agents, compared with JaxMARL's scripts")
-    teams.add_argument("--jaxmarl", type=Path, metavar="FOLDER", help="clone of JaxMARL; without it only jaxrl is measured")
-    teams.add_argument("--only", nargs="+", choices=[*TEAM_ALGORITHMS], default=[], help="algorithms; default: all")
-    teams.add_argument("--repeats", type=positive, default=5, help="rounds in which both take turns (default: 5)")
-    teams.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
-
-    fine_tuning = commands.add_parser("fine-tuning", help="IQL from a dataset, and then online: gain and dip; resumable")
-    fine_tuning.add_argument("--work", type=Path, default=FINE_TUNING, help=f"folder for the runs (default: {FINE_TUNING})")
-    fine_tuning.add_argument("--datasets", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
-
-    overhead = commands.add_parser("overhead", help="cost of checkpoints and logs in a run, and of a loaded policy's call")
-    overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
-    overhead.add_argument("--chunk-seconds", type=fraction, default=1.0, help="length of a chunk, up to 1 (default: 1)")
-
-    replay = commands.add_parser("replay", help="adding to replay and drawing from it, compared with flashbax")
-    replay.add_argument("--repeats", type=positive, default=5, help="rounds in which both take turns (default: 5)")
-    replay.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
-
-    sampling = commands.add_parser("sampling", help="rollouts of envpool with a random policy, compared with raw steps")
-    sampling.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
-    sampling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
-
-    learners = commands.add_parser("learners", help="training on Pong, compared with a plain loop and an upper bound")
-    learners.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
-    learners.add_argument(
-        "--scale", type=fraction, default=1.0, help="fewer iterations per section, to check that everything works"
-    )
-
-    actors = commands.add_parser(
-        "actors", help="worker processes, compared with raw steps, a queue, and slow environments in one process"
-    )
-    actors.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
-    actors.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
-
-    accelerator = commands.add_parser("accelerator", help="thousands of environments, hundreds of seeds and bfloat16, on a GPU")
-    accelerator.add_argument("--repeats", type=positive, default=3, help="rounds in which all take turns (default: 3)")
-    accelerator.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
-
-    evolution = commands.add_parser("evolution", help="evolution strategies, compared with evosax and brax")
-    evolution.add_argument("--repeats", type=positive, default=5, help="trainings, in which all take turns (default: 5)")
-    evolution.add_argument("--scale", type=fraction, default=1.0, help="fewer generations, to check that everything works")
-
-    staleness = commands.add_parser("staleness", help="corrections of evolution for members of older versions; minutes")
-    staleness.add_argument("--seeds", type=positive, default=16, help="seeds of each correction (default: 16)")
-    staleness.add_argument("--versions", type=positive, default=120, help="versions of each seed (default: 120)")
-
-    remote = commands.add_parser("remote", help="calls of remote objects, compared with multiprocessing.Pool and with Ray")
-    remote.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
-    remote.add_argument("--scale", type=fraction, default=1.0, help="fewer calls, to check that everything works")
-    remote.add_argument("--without-ray", action="store_true", help="leave out Ray")
-
-    memory = commands.add_parser("memory", help="memory of many seeds of DQN with large buffers, compared with their rows")
-    memory.add_argument("--scale", type=fraction, default=1.0, help="smaller buffers, to check that everything works")
-
-    scaling = commands.add_parser("scaling", help="seeds, and one seed's environments, over devices and processes; all-reduces")
-    scaling.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
-    scaling.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
-
-    table = commands.add_parser("table", help="print the tables from the results, and write them and the figures")
-    for command in (
-        speed,
-        scores,
-        overhead,
-        replay,
-        sampling,
-        learners,
-        actors,
-        accelerator,
-        evolution,
-        staleness,
-        remote,
-        memory,
-        scaling,
-        offline,
-        teams,
-        fine_tuning,
-        table,
-    ):
-        command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
-    return parser
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -20,13 +20,12 @@ from typing import Any
 from benchmarks import machine
 from benchmarks.clones import JAX_CORL
 from benchmarks.markdown import table
-from benchmarks.numbers import paired, short, with_range
 from benchmarks.offline_cases import BUILDERS, Case, cases
 from benchmarks.peer import CORL
 from benchmarks.protocol import Worker, clean_environment
 from benchmarks.record import write_result
 from benchmarks.speed import say
-from benchmarks.turns import OURS, rates, ratios, time_in_turns
+from benchmarks.turns import OURS, Requirement, heading, limits, ratios, sides_table, time_in_turns
 
 PEER, VMAPPED, UPDATES = "JAX-CORL", "JAX-CORL, vmapped", "updates"
 SECONDS = 3.0
@@ -93,8 +92,8 @@ def seed_bytes(memory: Mapping[str, Any], seeds: int) -> float:
     return (memory["all"]["held"] - memory["one"]["held"]) / (seeds - 1)
 
 
-def requirements(result: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
-    """Return what is required: (name, required value, measured value, whether it is met)."""
+def requirements(result: Mapping[str, Any]) -> list[Requirement]:
+    """Return what is required."""
     rows = []
     for measured in result["cases"]:
         seeds, title = measured["case"]["num_seeds"], measured["title"]
@@ -122,18 +121,9 @@ def missed(result: Mapping[str, Any]) -> bool:
 
 def offline_report(result: Mapping[str, Any]) -> str:
     """Return the result as Markdown."""
-    hardware, versions = result["hardware"], dict[str, str]()
-    for program in (program for measured in result["cases"] for program in measured["programs"].values()):
-        versions |= program["versions"]
     lines = [
-        "## Offline learning",
-        f"* `{result['command']}`, {result['date']}\n"
-        f"* {hardware['cpu']}, {hardware['cores']} cores, load before: {result['load']}\n"
-        f"* {', '.join(f'{name} {text}' for name, text in versions.items())}",
-        table(
-            ["case", "program", "updates/s", "jaxrl / this", "compile, s", "parameters"],
-            [row for measured in result["cases"] for row in _rows(measured)],
-        ),
+        *heading("Offline learning", result),
+        sides_table(result["cases"], UPDATES, "updates/s"),
         "Gradient steps per second of all seeds together: medians (minimum–maximum) over sections in which all sides take turns. "
         "Rows, batches of 256 and networks are the same. *jaxrl*: as in `jaxrl.run`. *JAX-CORL*: its scripts' loop of "
         "`update_n_times`, one seed after another; *vmapped*: all seeds in a `jax.vmap` of that function. The requirement is for "
@@ -142,31 +132,7 @@ def offline_report(result: Mapping[str, Any]) -> str:
     ]
     if with_memory := [measured for measured in result["cases"] if measured["memory"]]:
         lines += [memory_table(with_memory), MEMORY]
-    if result["peer"] is None:
-        lines.append("JAX-CORL was not measured (`--jax-corl`).")
-    if result["scale"] != 1:
-        lines.append(f"Sections were shortened to {result['scale']:g} of their length, so these are not speeds.")
-    rows = [[name, asked, found, "yes" if is_met else "NO"] for name, asked, found, is_met in requirements(result)]
-    if rows:
-        lines.append(table(["requirement", "required", "measured", "met"], rows))
-    return "\n\n".join(lines)
-
-
-def _rows(measured: Mapping[str, Any]) -> list[list[str]]:
-    ours, rows = rates(measured["programs"][OURS], UPDATES), []
-    for side, program in measured["programs"].items():
-        ratio = "–" if side == OURS else with_range(paired(ours, rates(program, UPDATES)))
-        rows.append(
-            [
-                measured["title"] if side == OURS else "",
-                side,
-                with_range(rates(program, UPDATES), short),
-                ratio,
-                f"{program['compile_seconds']:.1f}",
-                f"{program['parameters']:,}",
-            ]
-        )
-    return rows
+    return "\n\n".join([*lines, *limits(result, PEER, JAX_CORL.option, requirements(result))])
 
 
 MEMORY = (

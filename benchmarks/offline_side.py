@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 from typing import Any
 
 import jax
@@ -13,16 +12,15 @@ import numpy as np
 from gymnasium import spaces
 
 import jaxrl
+from benchmarks.fused_side import FusedSide
 from benchmarks.offline_cases import ACTION, BUILDERS, EPISODE, OBSERVATION, Case, from_json, random_rows
 from benchmarks.protocol import serve
-from benchmarks.worker import count_parameters, installed_versions, peak_memory
 from jaxrl.agent import state_shapes
 from jaxrl.options import Cloning
 from jaxrl.replay.dataset import Dataset, make_dataset
 from jaxrl.runtime.datasets.layouts import rows_of
 from jaxrl.runtime.evaluation.load_policy import stand_in
 from jaxrl.runtime.system.devices import request_cpu_devices
-from jaxrl.runtime.trainers.device_layout import open_fused
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.types import Agent
 
@@ -30,7 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {"iql": {}, "td3bc": {"cloning": Cloning()
 """Settings that differ from the builder's defaults."""
 CRITICS: dict[str, dict[str, Any]] = {"iql": {}, "td3bc": {"layer_norm": True}, "cql": {}}
 """Arguments of the critics' networks, as in JAX-CORL."""
-TOTAL_STEPS = {"total_steps": 1e6}
+TOTAL_STEPS = 1e6
 """Where schedules end: later than any section, as in JAX-CORL."""
 
 
@@ -57,38 +55,22 @@ def make_agent(case: Case, data: Dataset) -> Agent:
     return build(placeholder(), data=data, batch_size=case.batch_size, **networks, **SETTINGS[case.algorithm])
 
 
-class Side:
-    """The training program of all seeds."""
+class Side(FusedSide):
+    """The training program of all seeds, and its memory."""
 
     def __init__(self, case: Case) -> None:
-        self.case, self.agent = case, make_agent(case, make_data(case.rows))
-        self.driver, _ = open_fused(self.agent, range(case.num_seeds))
-        self.states: Any = None
-
-    def compile(self) -> dict[str, Any]:
-        """Compile all that training needs, and run an iteration."""
-        states = self.driver.init(TOTAL_STEPS)
-        self.states, *_ = jax.block_until_ready(self.driver.iterate(states, 1))
-        return {
-            "compile_seconds": self.driver.compile_seconds,
-            "parameters": count_parameters(jax.tree.map(lambda x: x[0], self.states.learner.params)),
-            "versions": {"jaxrl": jaxrl.__version__, **installed_versions()},
-        }
+        super().__init__(make_agent(case, make_data(case.rows)), case.num_seeds, TOTAL_STEPS)
 
     def train(self, calls: int) -> dict[str, Any]:
-        """Run iterations, in one call."""
-        start = time.perf_counter()
-        self.states, *_ = jax.block_until_ready(self.driver.iterate(self.states, calls))
-        seconds = time.perf_counter() - start
-        updates = calls * self.agent.steps_per_iteration * self.case.num_seeds
-        return {"seconds": seconds, "updates": updates, "peak_bytes": peak_memory()}
+        """Run this number of iterations."""
+        return self.iterate(calls, "updates")
 
     def memory(self) -> dict[str, Any]:
         """Return the bytes of the program, as planned by XLA, for one seed and for all seeds of the case, on one device."""
         state = state_shapes(self.agent)
         return {
             "one": program_bytes(self.agent, 1),
-            "all": program_bytes(self.agent, self.case.num_seeds),
+            "all": program_bytes(self.agent, self.num_seeds),
             "data": bytes_of(self.agent.data),
             "state": bytes_of(state),
             "parameters": bytes_of(state.learner.params),

@@ -17,7 +17,7 @@ import numpy as np
 import jaxrl
 from benchmarks import machine, pictures
 from benchmarks.asked_returns import asked_returns, rank_correlation
-from benchmarks.experiments import Experiment
+from benchmarks.experiment import Experiment
 from benchmarks.first_values import first_values, overestimation
 from benchmarks.recipes import FOLDER, check_datasets, path_of
 from benchmarks.thin import thin_history, write_thin

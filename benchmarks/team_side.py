@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from typing import Any
 
-import jax
-
 import jaxrl
+from benchmarks.fused_side import FusedSide
 from benchmarks.protocol import serve
 from benchmarks.team_cases import BATCH, EMBEDDING, ENV, HIDDEN, HYPERNETWORK, Case, from_json
-from benchmarks.worker import count_parameters, installed_versions, peak_memory
 from jaxrl.options import QMIX
 from jaxrl.runtime.system.devices import request_cpu_devices
-from jaxrl.runtime.trainers.device_layout import open_fused
 from jaxrl.types import Agent
 
-TOTAL_STEPS = {"total_steps": 1e7}
+TOTAL_STEPS = 1e7
 """Where schedules end: later than any section."""
 PLAYED = 25 / 26
 """Share of rows that are steps of environments; the others are spent on resets."""
@@ -45,31 +41,16 @@ def make_agent(case: Case) -> Agent:
     )
 
 
-class Side:
+class Side(FusedSide):
     """The training program of all seeds."""
 
     def __init__(self, case: Case) -> None:
-        self.case, self.agent = case, make_agent(case)
-        self.driver, _ = open_fused(self.agent, range(case.num_seeds))
-        self.states: Any = None
-
-    def compile(self) -> dict[str, Any]:
-        """Compile all that training needs, and run an iteration."""
-        states = self.driver.init(TOTAL_STEPS)
-        self.states, *_ = jax.block_until_ready(self.driver.iterate(states, 1))
-        return {
-            "compile_seconds": self.driver.compile_seconds,
-            "parameters": count_parameters(jax.tree.map(lambda x: x[0], self.states.learner.params)),
-            "versions": {"jaxrl": jaxrl.__version__, **installed_versions()},
-        }
+        super().__init__(make_agent(case), case.num_seeds, TOTAL_STEPS)
+        self.case = case
 
     def train(self, calls: int) -> dict[str, Any]:
         """Run as many iterations as ``calls`` trainings of the peer have."""
-        number, start = calls * self.case.length, time.perf_counter()
-        self.states, *_ = jax.block_until_ready(self.driver.iterate(self.states, number))
-        seconds = time.perf_counter() - start
-        rows = number * self.agent.steps_per_iteration * self.case.num_seeds
-        return {"seconds": seconds, "env_steps": round(rows * PLAYED), "peak_bytes": peak_memory()}
+        return self.iterate(calls * self.case.length, "env_steps", PLAYED)
 
 
 def main(case_json: str) -> None:

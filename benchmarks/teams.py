@@ -18,14 +18,12 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.clones import JAXMARL
-from benchmarks.markdown import table
-from benchmarks.numbers import paired, short, with_range
 from benchmarks.peer import TEAMS
 from benchmarks.protocol import Worker, clean_environment
 from benchmarks.record import write_result
 from benchmarks.speed import say
 from benchmarks.team_cases import ENV, TITLES, Case, cases
-from benchmarks.turns import OURS, rates, ratios, time_in_turns
+from benchmarks.turns import OURS, Requirement, heading, limits, ratios, sides_table, time_in_turns
 
 PEER, STEPS = "JaxMARL", "env_steps"
 SECONDS = 4.0
@@ -78,8 +76,8 @@ def measure_case(case: Case, repeats: int, seconds: float, clone: Path | None) -
     return {"case": case._asdict(), "title": case.title, "programs": programs}
 
 
-def requirements(result: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
-    """Return what is required: (name, required value, measured value, whether it is met)."""
+def requirements(result: Mapping[str, Any]) -> list[Requirement]:
+    """Return what is required."""
     rows = []
     for measured in result["cases"]:
         if (found := ratios(measured["programs"], STEPS)) is not None:
@@ -98,44 +96,12 @@ def missed(result: Mapping[str, Any]) -> bool:
 
 def teams_report(result: Mapping[str, Any]) -> str:
     """Return the result as Markdown."""
-    hardware, versions = result["hardware"], dict[str, str]()
-    for program in (program for measured in result["cases"] for program in measured["programs"].values()):
-        versions |= program["versions"]
-    lines = [
-        "## Several agents",
-        f"* `{result['command']}`, {result['date']}\n"
-        f"* {hardware['cpu']}, {hardware['cores']} cores, load before: {result['load']}\n"
-        f"* {', '.join(f'{name} {text}' for name, text in versions.items())}",
-        table(
-            ["case", "program", "steps/s", "jaxrl / this", "compile, s", "parameters"],
-            [row for measured in result["cases"] for row in _rows(measured)],
-        ),
+    text = (
         f"Steps of environments per second of all seeds together, on JaxMARL's {ENV} with three agents: medians "
         "(minimum–maximum) over sections in which both take turns. Batches and networks have the same sizes. *jaxrl*: as in "
-        "`jaxrl.run`. *JaxMARL*: its scripts' `jit(vmap(train))`, without evaluations. *parameters*: those of a seed's networks.",
-    ]
-    if result["peer"] is None:
-        lines.append("JaxMARL was not measured (`--jaxmarl`).")
-    if result["scale"] != 1:
-        lines.append(f"Sections were shortened to {result['scale']:g} of their length, so these are not speeds.")
-    rows = [[name, asked, found, "yes" if is_met else "NO"] for name, asked, found, is_met in requirements(result)]
-    if rows:
-        lines.append(table(["requirement", "required", "measured", "met"], rows))
-    return "\n\n".join(lines)
-
-
-def _rows(measured: Mapping[str, Any]) -> list[list[str]]:
-    ours, rows = rates(measured["programs"][OURS], STEPS), []
-    for side, program in measured["programs"].items():
-        found = rates(program, STEPS)
-        rows.append(
-            [
-                measured["title"] if side == OURS else "",
-                side,
-                with_range(found, short),
-                "–" if side == OURS else with_range(paired(ours, found)),
-                f"{program['compile_seconds']:.1f}",
-                f"{program['parameters']:,}",
-            ]
-        )
-    return rows
+        "`jaxrl.run`. *JaxMARL*: its scripts' `jit(vmap(train))`, without evaluations. *parameters*: those of a seed's networks."
+    )
+    measured = sides_table(result["cases"], STEPS, "steps/s")
+    return "\n\n".join(
+        [*heading("Several agents", result), measured, text, *limits(result, PEER, JAXMARL.option, requirements(result))]
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.numbers import paired
+from benchmarks.markdown import table
+from benchmarks.numbers import paired, short, with_range
 from benchmarks.pauses import PauseWatch
 from benchmarks.speed import say
 
@@ -48,6 +49,59 @@ def rates(program: Mapping[str, Any], unit: str) -> list[float]:
 
 
 def ratios(programs: Mapping[str, Any], unit: str) -> list[float] | None:
-    """Return jaxrl's rate over that of the fastest other side, in each round; None if there is no other."""
+    """Return jaxrl's rate over that of the fastest other side, in each round; None without another."""
     others = [rates(program, unit) for side, program in programs.items() if side != OURS]
     return paired(rates(programs[OURS], unit), max(others, key=median)) if others else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------- report
+
+
+Requirement = tuple[str, str, str, bool]
+"""Name, required value, measured value, and whether it is met."""
+
+
+def heading(title: str, result: Mapping[str, Any]) -> list[str]:
+    """Return the title, and how, where and with which versions the cases were measured."""
+    hardware, versions = result["hardware"], dict[str, str]()
+    for program in (program for measured in result["cases"] for program in measured["programs"].values()):
+        versions |= program["versions"]
+    return [
+        f"## {title}",
+        f"* `{result['command']}`, {result['date']}\n"
+        f"* {hardware['cpu']}, {hardware['cores']} cores, load before: {result['load']}\n"
+        f"* {', '.join(f'{name} {text}' for name, text in versions.items())}",
+    ]
+
+
+def sides_table(cases: Sequence[Mapping[str, Any]], unit: str, label: str) -> str:
+    """Return a table of all sides of all cases.
+
+    Args:
+      label: heading of the rates.
+    """
+    header = ["case", "program", label, "jaxrl / this", "compile, s", "parameters"]
+    return table(header, [row for measured in cases for row in _rows(measured, unit)])
+
+
+def _rows(measured: Mapping[str, Any], unit: str) -> list[list[str]]:
+    ours, rows = rates(measured["programs"][OURS], unit), []
+    for side, program in measured["programs"].items():
+        found = rates(program, unit)
+        ratio = "–" if side == OURS else with_range(paired(ours, found))
+        sizes = [f"{program['compile_seconds']:.1f}", f"{program['parameters']:,}"]
+        rows.append([measured["title"] if side == OURS else "", side, with_range(found, short), ratio, *sizes])
+    return rows
+
+
+def limits(result: Mapping[str, Any], peer: str, option: str, requirements: Sequence[Requirement]) -> list[str]:
+    """Return what was left out or shortened, and the requirements with what was measured.
+
+    Args:
+      option: the option that measures the peer.
+    """
+    lines = [f"{peer} was not measured (`{option}`)."] if result["peer"] is None else []
+    if result["scale"] != 1:
+        lines.append(f"Sections were shortened to {result['scale']:g} of their length, so these are not speeds.")
+    rows = [[name, asked, found, "yes" if is_met else "NO"] for name, asked, found, is_met in requirements]
+    return [*lines, *([table(["requirement", "required", "measured", "met"], rows)] if rows else [])]

@@ -63,7 +63,7 @@ def pad(team: Team, *, agent_id: bool = True) -> Env:
         act differently.
 
     Raises:
-      ValueError: there are no agents, or their spaces differ in kind or cannot be padded.
+      ValueError: the team is empty, or the spaces of its agents differ in kind or cannot be padded.
     """
     padding, draw = padding_of(team.observation_spaces, team.action_spaces, agent_id=agent_id), team.render
 

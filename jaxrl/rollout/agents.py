@@ -66,6 +66,18 @@ def lanes_of(environment: Array, num_agents: int) -> Array:
     return (environment[:, None] * num_agents + xp.arange(num_agents, dtype=environment.dtype)).reshape(-1)
 
 
+def joint_actions(action: Array, others: Array, num_agents: int) -> Array:
+    """Return the actions of all agents of each lane's environment, f32[..., B, A · d].
+
+    Args:
+      action: that of each lane, f32[..., B, d].
+      others: those that the other lanes take, f32[..., B, d].
+    """
+    xp, team = action.__array_namespace__(), (*action.shape[:-2], -1, 1, num_agents, action.shape[-1])
+    joint = xp.where(xp.eye(num_agents, dtype=bool)[..., None], action.reshape(team), others.reshape(team))
+    return joint.reshape(*action.shape[:-1], -1)
+
+
 def spent_on_reset(over: Array, num_agents: int) -> Array:
     """Return which lanes spend their next row on a reset, bool[B]: those of environments in which all are over."""
     return all_over(over, num_agents).repeat(num_agents) if num_agents else over

@@ -12,13 +12,14 @@ import pytest
 
 import jaxrl
 from jaxrl.algorithms.common import deterministic_policy as shared
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, action_values, draw_updates, joint_actions
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, action_values, draw_updates
 from jaxrl.algorithms.ddpg import DDPGHyperparams, target
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.envs.wrappers.agents import central_state
 from jaxrl.models import action_value, deterministic_policy, per_agent
 from jaxrl.options import Prioritized
 from jaxrl.replay.prioritised import prioritised_replay
+from jaxrl.rollout.agents import joint_actions
 from jaxrl.training import evaluate_pure, run_iterations
 from tests.helpers.datasets import random_dataset
 from tests.helpers.teams import LIVES, mortal
@@ -183,7 +184,7 @@ def test_what_is_refused() -> None:
         jaxrl.make_maddpg(MORTAL, **SMALL, n_step=2)
     with pytest.raises(ValueError, match="joint_actions=True needs n_step=1, and rows drawn with equal probability"):
         jaxrl.make_maddpg(MORTAL, **SMALL, replay=Prioritized())
-    with pytest.raises(ValueError, match="joint_actions=True draws rows of all agents with equal probability: leave replay out"):
+    with pytest.raises(ValueError, match="joint_actions=True needs n_step=1, and rows drawn with equal probability"):
         jaxrl.make_maddpg(MORTAL, **SMALL, replay=prioritised_replay())
     with pytest.raises(ValueError, match=r"replay_ratio=1.1 gives .* and replay_ratio is divided by their number\)"):
         jaxrl.make_maddpg(MORTAL, **{**SMALL, "replay_ratio": 3.3})

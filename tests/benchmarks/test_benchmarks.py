@@ -15,7 +15,8 @@ import pytest
 import jaxrl
 from benchmarks import cases, claims, kernels, machine, peer, pictures, protocol, report, scores, speed, summary, thin
 from benchmarks.__main__ import documents, main
-from benchmarks.experiments import EXPERIMENTS, Experiment
+from benchmarks.experiment import Experiment
+from benchmarks.experiments import EXPERIMENTS
 from benchmarks.jaxrl_side import make_agent, make_program, make_random_agent, updates_alone
 from benchmarks.pauses import PauseWatch
 from benchmarks.protocol import ROOT, Worker, WorkerError, clean_environment

@@ -15,7 +15,8 @@ import jaxrl
 from benchmarks import datasets, offline_scores, pictures, recipes, scores, thin
 from benchmarks.__main__ import main
 from benchmarks.asked_returns import asked_returns, rank_correlation
-from benchmarks.experiments import EXPERIMENTS, Experiment
+from benchmarks.experiment import Experiment
+from benchmarks.experiments import EXPERIMENTS
 from benchmarks.first_values import first_values, overestimation
 from benchmarks.recipes import RECIPES, Part, Training
 from jaxrl.algorithms.presets.offline import OFFLINE
@@ -96,7 +97,7 @@ def test_only_what_is_missing_is_made(
     monkeypatch.setattr(datasets, "train_to", lambda training, stage, runs, quiet: (runs / "run", TRAINED))
     folder, results = tmp_path / "sets", tmp_path / "results"
     command = ["datasets", "tiny-mixed", "tiny-medium", "--out", str(folder), "--results", str(results)]
-    monkeypatch.setattr("benchmarks.__main__.RECIPES", SETS)
+    monkeypatch.setattr("benchmarks.arguments.RECIPES", SETS)
     assert main(command) == 0 and made == [("random", 0), ("policy", 1), ("policy", 0)]
     shown = capsys.readouterr()
     assert "tiny-mixed, 1 of 2: making" in shown.err and "| tiny-medium |" in shown.out

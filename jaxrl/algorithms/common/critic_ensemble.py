@@ -21,7 +21,7 @@ from jaxrl.optimize.gradients import valid_mean
 from jaxrl.optimize.minibatches import random_subsets
 from jaxrl.replay import Draw, of_all_agents
 from jaxrl.replay.transitions import Transitions, transitions
-from jaxrl.rollout.agents import by_agent
+from jaxrl.rollout.agents import joint_actions
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.rollout.outputs import apply_ensemble, train_ensemble, with_statistics
@@ -277,14 +277,6 @@ def trained_action_values(
 
 def _seen(inputs: StepInput, action: Array | None) -> StepInput:
     return inputs if action is None else inputs._replace(obs=(inputs.obs, action))
-
-
-def joint_actions(action: Array, others: Array, num_agents: int) -> Array:
-    """Return the actions of all agents of each lane's environment, f32[N, A · d]: the lane's own from ``action`` f32[N, d], and
-    those of the other lanes from ``others``."""
-    own, rest = (by_agent(x, num_agents)[:, None] for x in (action, others))
-    joint = jnp.where(jnp.eye(num_agents, dtype=bool)[:, :, None], own, rest)
-    return joint.reshape(len(action), -1)
 
 
 def min_over_subset(values: Array, chosen: Array) -> Array:

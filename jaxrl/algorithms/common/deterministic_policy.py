@@ -76,15 +76,6 @@ class DeterministicConfig(OffPolicyConfig):
             return space
         return spaces.Box(-1.0, 1.0, (number * size,), np.float32)
 
-    def check(self, *, recurrent: bool = False) -> None:
-        super().check(recurrent=recurrent)
-        if not self.joint_actions:
-            return
-        if self.n_step > 1 or self.replay != Uniform() or self.hindsight is not None:
-            raise ValueError(
-                "joint_actions=True needs n_step=1, and rows drawn with equal probability: leave n_step, replay and hindsight out"
-            )
-
     @property
     def only_with_data(self) -> tuple[str, ...]:
         return (*super().only_with_data, "normalize_observations")
@@ -269,13 +260,20 @@ def make_algorithm(target: TargetFn, setup: ActorCriticSetup[Any]) -> Algorithm:
 
 
 def check_joint_actions(setup: ActorCriticSetup[Any], replay: Any) -> None:
-    """Raise ValueError unless there are several agents, and rows of all of them are drawn with equal probability."""
+    """Raise ValueError unless there are several agents, whose rows are drawn together.
+
+    Args:
+      replay: the builder's keyword.
+    """
+    config = setup.config
     if setup.data is not None:
         raise ValueError("joint_actions=True has no effect with data=…, whose rows are those of one agent: leave it out")
     if not setup.num_agents:
         raise ValueError("joint_actions=True is for environments of several agents, and this one has one agent: leave it out")
-    if setup.replay.prioritised or callable(replay):
-        raise ValueError("joint_actions=True draws rows of all agents with equal probability: leave replay out")
+    if config.n_step > 1 or config.replay != Uniform() or callable(replay) or config.hindsight is not None:
+        raise ValueError(
+            "joint_actions=True needs n_step=1, and rows drawn with equal probability: leave n_step, replay and hindsight out"
+        )
 
 
 def build(
@@ -296,8 +294,8 @@ def build(
     settings, space = setup.config, setup.action_space
     if isinstance(space, spaces.Box):
         check_actions_of(keywords.get("model"), prepared.output, space)
-        if getattr(settings, "relaxation", None) != getattr(type(settings)(), "relaxation", None):
-            raise ValueError(f"relaxation={settings.relaxation} has no effect with {space}: leave it out")  # type: ignore[attr-defined]
+        if (relaxation := getattr(settings, "relaxation", None)) not in (None, GumbelSoftmax()):
+            raise ValueError(f"relaxation={relaxation} has no effect with {space}: leave it out")
     else:
         check_policy(keywords.get("model"), prepared.output, space)
         refuse_unused(prepared.hyperparams, hyperparams(), ("exploration_noise", "ou_theta"), f"with {space}")

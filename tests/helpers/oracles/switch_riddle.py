@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 ABSENT, OFF, ON = range(3)
-"""What an agent observes on a day: it is outside, or it is inside and sees the light."""
+"""Observations of an agent on a day: outside, or inside with the light off or on."""
 NOTHING, SWITCH, TELL = range(3)
 History = tuple[int, ...]
 Policy = dict[History, int]
@@ -16,7 +16,7 @@ Policy = dict[History, int]
 
 
 class Situation(NamedTuple):
-    """What the agent that responds does not know."""
+    """Hidden state of the riddle, for the agent whose best response is computed."""
 
     light: int
     been: frozenset[int]

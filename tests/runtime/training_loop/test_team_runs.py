@@ -25,16 +25,21 @@ SEEDS = [3, 5]
 QUIET: dict[str, Any] = {"quiet": True, "tensorboard": False, "eval_episodes": 2}
 
 
-@each_rollout_family
-def test_a_resumed_run_is_bit_equal(algorithm: str, tmp_path: Path) -> None:
-    agent = small(algorithm, PURE)
+def run_and_resume(agent: Any, folder: Path) -> tuple[dict[str, Any], int]:
+    """Assert that a run that is interrupted ends as a whole one; return the history of the whole one and its steps."""
     rows = agent.steps_per_iteration
     first = (agent.algorithm.warmup_iterations + 2) * rows
     whole, history = jaxrl.run(agent, first + 2 * rows, seeds=2, **QUIET)
-    jaxrl.run(agent, first, seeds=2, out=tmp_path, **QUIET)
-    resumed, _ = jaxrl.resume(tmp_path, total_steps=first + 2 * rows, quiet=True)
+    jaxrl.run(agent, first, seeds=2, out=folder, **QUIET)
+    resumed, _ = jaxrl.resume(folder, total_steps=first + 2 * rows, quiet=True)
     assert_bit_equal(resumed, whole)
-    assert history["rows"][-1] == first + 2 * rows  # steps of environments, whatever the number of agents
+    return history, first + 2 * rows
+
+
+@each_rollout_family
+def test_a_resumed_run_is_bit_equal(algorithm: str, tmp_path: Path) -> None:
+    history, total_steps = run_and_resume(small(algorithm, PURE), tmp_path)
+    assert history["rows"][-1] == total_steps  # steps of environments, whatever the number of agents
     assert (history["env_steps"][-1] <= 0.85 * history["rows"][-1]).all()  # one row in four is a reset
     returns = history["charts/team_return"]
     np.testing.assert_allclose(returns[~np.isnan(returns)], 80, rtol=1e-5)
@@ -79,13 +84,7 @@ def joint(name: str, env: Any = CENTRAL, **settings: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOINT)
 def test_a_resumed_run_that_learns_from_whole_teams_is_bit_equal(name: str, tmp_path: Path) -> None:
-    agent = joint(name)
-    rows = agent.steps_per_iteration
-    first = (agent.algorithm.warmup_iterations + 2) * rows
-    whole, _ = jaxrl.run(agent, first + 2 * rows, seeds=2, **QUIET)
-    jaxrl.run(agent, first, seeds=2, out=tmp_path, **QUIET)
-    resumed, _ = jaxrl.resume(tmp_path, total_steps=first + 2 * rows, quiet=True)
-    assert_bit_equal(resumed, whole)
+    run_and_resume(joint(name), tmp_path)
     policy = jaxrl.load_policy(tmp_path, which="last")
     alone = policy({"observation": np.zeros((3, 3), np.float32)})
     assert alone.shape == (3,) and set(alone.tolist()) <= {0, 1}

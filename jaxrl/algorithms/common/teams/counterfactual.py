@@ -23,30 +23,29 @@ from jaxrl.envs import resolve_env
 from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.models import actor_critic
 from jaxrl.returns import discounts, lambda_returns
-from jaxrl.rollout.agents import together
+from jaxrl.rollout.agents import joint_actions, together
 from jaxrl.rollout.collect import fold_each
 from jaxrl.spaces.entries import PRIVILEGED_KEY, as_entries, entries_of
 from jaxrl.types import Array, EnvLike, Model, PyTree, Rollout, StepInput
 
 
 class JointCritic(NamedTuple):
-    """The network whose critic sees the actions of the other agents, as a part of the privileged state."""
+    """A network whose critic sees the actions of the other agents, as a part of the privileged state."""
 
     num_agents: int
     num_actions: int
     network: Model
 
-    def outputs(self, params: PyTree, carry: PyTree, inputs: StepInput, others: Array) -> Any:
-        """Return the outputs [T, B] with Q-values for these actions of other agents, f32[T, B, A · n]."""
-        return self.network.unroll(params, carry, inputs._replace(obs=with_others(inputs.obs, others)))[1]
+    def outputs(self, params: PyTree, carry: PyTree, inputs: StepInput, action: Array, seen: Array) -> Any:
+        """Return the outputs [T, B], with Q-values given the actions of the other agents.
 
-    def others(self, action: Array, seen: Array) -> Array:
-        """Return the actions i32[..., B] that are ``seen``, bool[..., B], one-hot, as the critic of each lane sees them: without
-        those of the lane."""
+        Args:
+          action: those of lanes, i32[T, B].
+          seen: which of them critics of other lanes see, bool[T, B].
+        """
         one_hot = jax.nn.one_hot(action, self.num_actions) * seen[..., None]
-        team = one_hot.reshape(*action.shape[:-1], -1, 1, self.num_agents, self.num_actions)
-        others = jnp.where(~jnp.eye(self.num_agents, dtype=bool)[..., None], team, 0.0)
-        return others.reshape(*action.shape, -1)
+        others = joint_actions(jnp.zeros_like(one_hot), one_hot, self.num_agents)
+        return self.network.unroll(params, carry, inputs._replace(obs=with_others(inputs.obs, others)))[1]
 
 
 def with_others(obs: PyTree, others: Array) -> dict[str, PyTree]:
@@ -72,7 +71,7 @@ def network(observation_space: spaces.Space, action_space: Any, **arguments: Any
     )
 
 
-def acting(model: Model, size: int) -> Model:
+def without_others(model: Model, size: int) -> Model:
     """Return the model for observations without the actions of others. Its values use zeros for them; its policy does not depend
     on them."""
 
@@ -112,10 +111,10 @@ def counterfactual_loss(
 ) -> tuple[Array, dict[str, Array]]:
     """−E[log π(u | o)·A] + vf_coef·½ E[(G − Q(s, u))²] − ent_coef·E[H], with A = Q(s, u) − Σ_a π(a | o)·Q(s, (a, u⁻)), where u⁻
     are the actions of the others (Foerster et al. 2018, eq. 4). The λ-returns G bootstrap from the Q-values of the actions taken
-    next; there is no target network. No gradient flows through A and G."""
+    next, without a target network. A and G are constants of the gradient."""
     policy: Any = model.unroll(params, rollout.carry, rollout.inputs)[1].policy
     action, seen = taken_actions(rollout, policy, critic.num_agents)
-    output = critic.outputs(params, rollout.carry, rollout.inputs, critic.others(action, seen))
+    output = critic.outputs(params, rollout.carry, rollout.inputs, action, seen)
     chosen = select_actions(output.value, action)
     values, taken, probabilities = jax.lax.stop_gradient((output.value, chosen, jax.nn.softmax(output.policy.logits)))
     returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma, hp.gae_lambda), taken[1:], rollout.valid)
@@ -139,12 +138,11 @@ def prepare_counterfactual(
         raise ValueError(f"counterfactual=True needs Discrete actions, and {bound.name} has {bound.action_space}: leave it out")
     number = int(bound.action_space.n)
     size = bound.num_agents * number
-    seen = partial(seen_space, size=size)
-    kinds = (spaces.Discrete,)
+    kinds, extended = (spaces.Discrete,), partial(seen_space, size=size)
     prepared: PreparedAgent[Any] = prepare(
-        builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True, seen_space=seen
+        builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True, seen_space=extended
     )
     check_actor_critic(parts["model"], prepared.output, bound.action_space, num_values=number)
     critic = JointCritic(bound.num_agents, number, prepared.setup.model)
-    setup = dataclasses.replace(prepared.setup, model=acting(prepared.setup.model, size))
+    setup = dataclasses.replace(prepared.setup, model=without_others(prepared.setup.model, size))
     return dataclasses.replace(prepared, setup=setup), partial(counterfactual_loss, critic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,9 +40,6 @@ class QMIX(Option):
         check_privileged(observation_space, f"decomposition={self}")
         state_space: Any = observation_space[PRIVILEGED_KEY]  # type: ignore[index]
         return monotonic_mixer(state_space, num_agents, self.embedding_size, self.hypernetwork_size)
-
-
-Decomposition: TypeAlias = VDN | QMIX
 
 
 class MixedParams(NamedTuple):
