@@ -14,8 +14,6 @@ SPREAD_BAR = -55 / 3
 PARTICLES: dict[str, Any] = {"num_envs": 32, "rollout_length": 50}
 IPPO: dict[str, Any] = {**PARTICLES, "gamma": 0.95, "num_epochs": 4, "num_minibatches": 4}
 PQN_VDN: dict[str, Any] = {**PARTICLES, "gamma": 0.95, "decomposition": "vdn", "model": {"hidden_sizes": (128, 128)}}
-
-
 RIDDLES: dict[str, Any] = {
     "num_envs": 32,
     "rollout_length": 7,
@@ -30,7 +28,33 @@ BEST_RIDDLE = 540 / 729
 """Best mean return of agents that remember what they saw (``tests/envs/backends/test_team_games.py``)."""
 
 
+
+
+def games() -> list[Experiment]:
+    """Which algorithms find the best joint action of two games where mistakes are dear: 11 in climbing, 10 in penalty."""
+    value_based: dict[str, Any] = {"num_envs": 32, "rollout_length": 8, "learning_rate": 1e-3}
+    learners: dict[str, tuple[str, dict[str, Any]]] = {
+        "ippo": ("make_ppo", {"num_envs": 32, "rollout_length": 16, "learning_rate": 1e-3}),
+        "mappo": ("make_mappo", {"num_envs": 32, "rollout_length": 16, "learning_rate": 1e-3}),
+        "mappo-entropy": ("make_mappo", {"num_envs": 32, "rollout_length": 16, "learning_rate": 1e-3, "ent_coef": 1.0}),
+        "dqn": ("make_dqn", {**value_based, "replay_ratio": 8, "exploration_steps": 20_000}),
+        "pqnvdn": ("make_pqn", {"num_envs": 32, "rollout_length": 16, "decomposition": "vdn"}),
+        "qmix": ("make_qmix", {**value_based, "sequence_length": 2, "replay_ratio": 8, "exploration_steps": 20_000}),
+        "coma": ("make_coma", {"num_envs": 32, "rollout_length": 16, "learning_rate": 1e-3}),
+        "es": ("make_es", {"members": 64, "horizon": 1, "learning_rate": 0.1, "sigma": 0.3}),
+    }
+
+    def game(payoff: str, name: str) -> Experiment:
+        builder, settings = learners[name]
+        central = "|central_state" if builder in ("make_mappo", "make_qmix", "make_coma") else ""
+        env = f"jaxrl:MatrixGame?payoff={payoff}&repeat=1|agent_id{central}"
+        return Experiment(f"{name}-{payoff}", builder, env, settings, 4_000 if name == "es" else 60_000, 8, None, episodes=1)
+
+    return [game(payoff, name) for payoff in ("climbing", "penalty") for name in learners]
+
+
 TEAM_SCORES = (
+    *games(),
     Experiment("ippo-spread", "make_ppo", SPREAD, IPPO, 2_000_000, 8, SPREAD_BAR),
     Experiment("mappo-spread", "make_mappo", CENTRAL_SPREAD, PARTICLES, 2_000_000, 8, SPREAD_BAR),
     Experiment("pqnvdn-spread", "make_pqn", SPREAD, PQN_VDN, 2_000_000, 8, SPREAD_BAR),

@@ -288,7 +288,7 @@ def _population_functions(
         assert algorithm.learn_from is not None
         learner, metrics = algorithm.learn_from(learner, played)
         rows = played.episodic_length.shape[0] * horizon
-        return learner, all_reduce(population_metrics(played, rows) | metrics, axis_name)
+        return learner, all_reduce(population_metrics(played, rows, env.num_agents) | metrics, axis_name)
 
     if axis_name is not None:
         learn = in_order(learn)

@@ -250,9 +250,9 @@ class Episodes(NamedTuple):
     """
 
     episodic_return: Array
-    """f32[B]: sum of raw rewards."""
+    """f32[B]: sum of raw rewards; with several agents, the mean over them."""
     episodic_length: Array
-    """i32[B]: number of rows."""
+    """i32[B]: number of rows; with several agents, the most."""
     finished: Array
     """bool[B]: False for an episode stopped at a limit; its return up to there counts."""
     member: Array
@@ -260,7 +260,7 @@ class Episodes(NamedTuple):
     version: Array
     """i32[B]: ``Policy.version`` of the population that they belong to."""
     moments: PyTree = ()
-    """[B, ...]: moments of the observations of each episode, to update ``Policy.statistics``; () without statistics."""
+    """[B · A, ...]: moments of the observations of each lane, to update ``Policy.statistics``; () without statistics."""
     info: dict[str, Array] = {}
     """[B, ...]: further numbers of the episodes."""
 

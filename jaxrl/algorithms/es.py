@@ -172,7 +172,7 @@ def act(
             carry, row = jax.tree.map(lambda x: x[None], (carry, row))
             return jax.tree.map(lambda x: x[0], best_action(setup, members(setup, policy, member), carry, row))
 
-        carry, action = jax.vmap(act_alone)(env_id % setup.config.members, carry, inputs)
+        carry, action = jax.vmap(act_alone)(env_id // max(1, setup.num_agents) % setup.config.members, carry, inputs)
     else:
         carry, action = best_action(setup, policy, carry, inputs)
     return carry, action, ()
@@ -192,8 +192,8 @@ def learn_from(setup: AlgorithmSetup[ESConfig], learner: ESLearner, episodes: Ep
     config, hp, axis_name = setup.config, setup.current(learner), setup.axis_name
     fitness = episodes.episodic_return - hp.reward_shift * episodes.episodic_length
     fitness = fitness.reshape(-1, config.episodes).mean(1)
-    fitness = gathered(fitness, config.members, axis_name)
-    rows, moments = gathered((episodes.episodic_length, episodes.moments), config.num_envs, axis_name)
+    fitness = gathered(fitness, axis_name)
+    rows, moments = gathered((episodes.episodic_length, episodes.moments), axis_name)
 
     if isinstance(config.strategy, Evosax):
         params, opt_state, metrics = tell(setup, config.strategy, learner, fitness)
@@ -202,7 +202,7 @@ def learn_from(setup: AlgorithmSetup[ESConfig], learner: ESLearner, episodes: Ep
 
     played, statistics = rows.sum(), learner.statistics
     if statistics.observations:
-        statistics = Statistics(add_episodes(statistics.observations, moments, rows), ())
+        statistics = Statistics(add_episodes(statistics.observations, moments), ())
     metrics["charts/parameter_norm"] = optax.tree.norm(params)
     total = jnp.where(learner.rows > MOST_ROWS - played, MOST_ROWS, learner.rows + played)
     fields = {"params": params, "opt_state": opt_state, "statistics": statistics, "rows": total}

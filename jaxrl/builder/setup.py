@@ -288,7 +288,7 @@ class PreparedAgent(Generic[C]):
         return bind(
             algorithm,
             self.env,
-            num_envs=config.num_envs // max(1, self.setup.num_agents),
+            num_envs=config.num_envs if config.episodes else config.num_envs // max(1, self.setup.num_agents),
             rollout_length=config.rollout_length,
             hyperparams=self.hyperparams,
             spec=self.spec,
@@ -321,6 +321,8 @@ def checked(config: C, num_agents: int, *, recurrent: bool) -> C:
     try:
         lanes.check(recurrent=recurrent)
     except ValueError as error:
+        if lanes is config:
+            raise
         divided = ", and replay_ratio is divided by their number" if getattr(config, "draws_environments", False) else ""
         raise ValueError(f"{error} (num_envs counts each of the {num_agents} agents of an environment here{divided})") from None
     return lanes
@@ -381,11 +383,7 @@ def prepare(
     losses = resolve_losses(parts.get("extra_losses", ()))
     intrinsic = resolve_intrinsic(parts.get("intrinsic"), bound)
     output = model_output(parts["model"], model, seen, unrolled=memory)
-    if structure.episodes and bound.num_agents:
-        raise ValueError(
-            f"{title} plays environments of one agent, and {bound.name} has {bound.num_agents}: use one that learns from rollouts"
-        )
-    num_agents = 0 if structure.episodes or (dataset is not None and not structure.online) else bound.num_agents
+    num_agents = 0 if dataset is not None and not structure.online else bound.num_agents
     lanes = checked(structure, num_agents, recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)
     check_scheduled(structure, factors)

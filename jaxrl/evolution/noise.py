@@ -213,17 +213,18 @@ def weighted_noise(noise: Noise, key: Key, weights: Array, params: PyTree, axis_
         first = jax.lax.axis_index(axis_name) * share
         parts = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, share), parts)
     sums = jax.lax.map(lambda part: _sum_in_chunks(noise, key, part, params), parts)
-    return jax.tree.map(lambda x: x.sum(0), gathered(sums, blocks, axis_name))
+    return jax.tree.map(lambda x: x.sum(0), gathered(sums, axis_name))
 
 
-def gathered(parts: PyTree, size: int, axis_name: str | None) -> PyTree:
-    """Gather arrays from all devices of an axis along their leading axis, whose total size is ``size``.
+def gathered(parts: PyTree, axis_name: str | None) -> PyTree:
+    """Gather arrays from all devices of an axis along their leading axes.
 
     The result has the same bits for any number of devices, and so has all that is computed from it.
     """
     if axis_name is not None:
 
         def placed(x: Array) -> Array:
+            size = x.shape[0] * jax.lax.axis_size(axis_name)
             whole = varying(jnp.zeros((size, *x.shape[1:]), x.dtype), axis_name)
             return jax.lax.dynamic_update_slice_in_dim(whole, x, jax.lax.axis_index(axis_name) * x.shape[0], 0)
 

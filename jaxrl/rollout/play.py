@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxrl.metrics import masked_max, masked_mean, masked_min
 from jaxrl.rollout.agents import lanes_of, spent_on_reset
 from jaxrl.rollout.autoreset import StepOutcome, no_episode
-from jaxrl.rollout.collect import advance, init_actor
+from jaxrl.rollout.collect import TEAM_RETURN, advance, init_actor
 from jaxrl.rollout.running_statistics import EpisodeMoments, RunningMoments, no_rows
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import ActorState, AgentState, Algorithm, Array, Env, Episodes, Key, Mean, Metrics, Policy, PyTree
@@ -62,16 +62,17 @@ class Progress(NamedTuple):
     actor: ActorState
     result: Evaluation
     moments: EpisodeMoments | tuple[()]
-    """Moments of the observations of each episode, over all agents; () without statistics of observations."""
+    """Moments of the observations of each episode, or of each lane's; () without statistics of observations."""
 
 
 def start_episodes(
     algorithm: Algorithm, env: Env, key: Key, env_id: Array, env_params: PyTree, observed: RunningMoments | tuple[()] = ()
 ) -> Progress:
     """Start one episode in each environment, [E]."""
-    actor, number = init_actor(algorithm, env, key, lanes_of(env_id, env.num_agents), env_params), env_id.shape[0]
+    lane, number = lanes_of(env_id, env.num_agents), env_id.shape[0]
+    actor = init_actor(algorithm, env, key, lane, env_params)
     nothing = Evaluation(*no_episode(number, jnp), jnp.zeros(number, bool))
-    return Progress(actor, nothing, no_rows(observed, number) if observed else ())
+    return Progress(actor, nothing, no_rows(observed, lane.shape[0]) if observed else ())
 
 
 def play_row(
@@ -90,7 +91,7 @@ def play_row(
     act_key, step_key, reset_key = split(key, 3)
     agents, lane = env.num_agents, lanes_of(env_id, env.num_agents)
     if isinstance(moments, EpisodeMoments):
-        moments = moments.plus(actor.input.obs, actor.episode.episodic_length + 1, ~result.finished)
+        moments = moments.plus(actor.input.obs, ~(result.finished.repeat(max(1, agents)) | actor.done))
     carry, action, _ = algorithm.act(policy, actor.carry, actor.input, lane, act_key, explore=explore)
     actor, outcome = advance(env, actor, carry, action, env_params, lane, step_key, reset_key)
     waiting = actor.done & ~spent_on_reset(actor.done, agents)  # for other agents of the same environment
@@ -116,7 +117,7 @@ def play_population(algorithm: Algorithm, env: Env, state: AgentState, member: A
         return played._replace(episodic_length=jnp.where(goes_on, played.episodic_length, 0))
 
     observation = sum(x.size for x in jax.tree.leaves(zeros(env.observation_space)))
-    numbers = numbers_of_member(algorithm, policy) + OBSERVATIONS * episodes * observation
+    numbers = numbers_of_member(algorithm, policy) + OBSERVATIONS * episodes * max(1, env.num_agents) * observation
     size = chunk_size(len(member), numbers, CPU_CHUNK if may_run_on_cpu() else CHUNK)
     if size == len(member):
         return play(member)
@@ -184,7 +185,7 @@ def play_members(
       observed: statistics of observations, to be updated with ``Episodes.moments``.
 
     Returns:
-      Episodes with B = M · E.
+      Episodes with B = M · E; with several agents, the moments of M · E · A lanes.
     """
     assert algorithm.members is not None
     population, env_id = algorithm.members, jnp.arange(episodes, dtype=jnp.int32)
@@ -227,18 +228,22 @@ def play_members(
     return Episodes(returns, lengths, finished, of_each, jnp.broadcast_to(policy.version, of_each.shape), moments)
 
 
-def population_metrics(episodes: Episodes, allotted: int) -> Metrics:
+def population_metrics(episodes: Episodes, allotted: int, num_agents: int = 0) -> Metrics:
     """Compute metrics of the episodes of a population. Returns that are NaN are left out, as are episodes of no rows.
+
+    With several agents, returns are means over them, and ``charts/team_return`` is that of their sums.
 
     Args:
       allotted: number of rows that the episodes may take; ``charts/valid_rows`` is the share of them that was played.
     """
     returns = episodes.episodic_return
     known = (episodes.episodic_length > 0) & ~jnp.isnan(returns)
+    team = {TEAM_RETURN: masked_mean(num_agents * returns, known)} if num_agents else {}
     return {
         "charts/episodic_return": masked_mean(returns, known),
         "charts/episodic_length": masked_mean(episodes.episodic_length, known),
         "charts/episodic_return_min": masked_min(returns, known),
         "charts/episodic_return_max": masked_max(returns, known),
         "charts/valid_rows": Mean(episodes.episodic_length.sum(dtype=jnp.int32), jnp.full((), allotted, jnp.int32)),
+        **team,
     }

@@ -63,7 +63,7 @@ def update_moments(moments: RunningMoments, rows: PyTree, where: Array, axis_nam
 
 
 class EpisodeMoments(NamedTuple):
-    """Moments of the rows of each of B episodes so far, which are counted elsewhere; updated row by row (Welford 1962).
+    """Moments of the rows of each of B episodes so far, updated row by row (Welford 1962).
 
     Those of an episode do not depend on which others are in the batch.
     """
@@ -72,9 +72,12 @@ class EpisodeMoments(NamedTuple):
     """[B, ...]"""
     square: PyTree
     """[B, ...]: sums of the squared deviations from the mean."""
+    count: Array  # type: ignore[assignment]  # a field may hide tuple.count
+    """i32[B]: number of rows"""
 
-    def plus(self, rows: PyTree, count: Array, where: Array) -> EpisodeMoments:
-        """Add a row to each episode, leaves [B, ...], where the mask, bool[B], is true; ``count``, i32[B], includes it."""
+    def plus(self, rows: PyTree, where: Array) -> EpisodeMoments:
+        """Add a row to each episode, leaves [B, ...], where the mask, bool[B], is true."""
+        count = self.count + where
 
         def add(mean: Array, square: Array, x: Array) -> tuple[Array, Array]:
             keep, delta = expand_mask(where, x), x.astype(jnp.float32) - mean
@@ -83,33 +86,34 @@ class EpisodeMoments(NamedTuple):
 
         leaves, structure = jax.tree.flatten(self.mean)
         others = [structure.flatten_up_to(tree) for tree in (self.square, without_none(self.mean, rows))]
-        return _unzipped(EpisodeMoments, structure, [add(*each) for each in zip(leaves, *others, strict=True)])
+        pairs = [add(*each) for each in zip(leaves, *others, strict=True)]
+        return _unzipped(lambda mean, square: EpisodeMoments(mean, square, count), structure, pairs)
 
 
 def no_rows(moments: RunningMoments, batch_size: int) -> EpisodeMoments:
     """Return the moments of ``batch_size`` episodes before their first rows."""
     zeros = jax.tree.map(lambda mean: jnp.zeros((batch_size, *mean.shape)), moments.mean)
-    return EpisodeMoments(zeros, zeros)
+    return EpisodeMoments(zeros, zeros, jnp.zeros(batch_size, jnp.int32))
 
 
-def add_episodes(moments: RunningMoments, episodes: EpisodeMoments, count: Array) -> RunningMoments:
-    """Update moments with those of episodes of ``count`` rows, i32[B]. An episode whose moments are not finite is left out."""
-    finite = jnp.ones(count.shape, bool)
-    for leaf in jax.tree.leaves(episodes):
+def add_episodes(moments: RunningMoments, episodes: EpisodeMoments) -> RunningMoments:
+    """Update moments with those of episodes. An episode whose moments are not finite is left out."""
+    finite, of_each = jnp.ones(episodes.count.shape, bool), (episodes.mean, episodes.square)
+    for leaf in jax.tree.leaves(of_each):
         finite &= jnp.isfinite(leaf).reshape(len(leaf), -1).all(1)
-    episodes = jax.tree.map(lambda x: jnp.where(expand_mask(finite, x), x, 0.0), episodes)
-    weight = jnp.where(finite, count, 0).astype(jnp.float32)
+    of_each = jax.tree.map(lambda x: jnp.where(expand_mask(finite, x), x, 0.0), of_each)
+    weight = jnp.where(finite, episodes.count, 0).astype(jnp.float32)
     number = weight.sum()
     merged = moments.count + number
 
-    def update_leaf(mean: Array, variance: Array, of_each: Array, square: Array) -> tuple[Array, Array]:
-        rows = expand_mask(weight, of_each)
-        batch_mean = (rows * of_each).sum(0) / jnp.maximum(number, 1.0)
-        batch_square = (square + rows * (of_each - batch_mean) ** 2).sum(0)
+    def update_leaf(mean: Array, variance: Array, own: Array, square: Array) -> tuple[Array, Array]:
+        rows = expand_mask(weight, own)
+        batch_mean = (rows * own).sum(0) / jnp.maximum(number, 1.0)
+        batch_square = (square + rows * (own - batch_mean) ** 2).sum(0)
         return _merged(moments.count, mean, variance, number, batch_mean, batch_square)
 
     means, structure = jax.tree.flatten(moments.mean)
-    others = [structure.flatten_up_to(tree) for tree in (moments.variance, *episodes)]
+    others = [structure.flatten_up_to(tree) for tree in (moments.variance, *of_each)]
     pairs = [update_leaf(*leaves) for leaves in zip(means, *others, strict=True)]
     return _unzipped(lambda mean, variance: RunningMoments(merged, mean, variance), structure, pairs)
 

@@ -13,6 +13,8 @@ import pytest
 import jaxrl
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.rollout.agents import as_lanes, by_agent, environment_of, lanes_of
+from jaxrl.rollout.collect import init_actor
+from jaxrl.runtime.samplers.population import MemberPlayer
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.training import evaluate_pure
 from jaxrl.types import Env
@@ -161,9 +163,64 @@ def test_what_an_agent_sees_after_its_end_teaches_nothing(algorithm: str) -> Non
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(learners[0]))
 
 
-def test_populations_play_alone() -> None:
-    with pytest.raises(ValueError, match="ES plays environments of one agent, and mortal has 3: use one that learns from"):
-        jaxrl.make_es(mortal(), horizon=5)
+# -------------------------------------------------------------------------------------------------------------------- populations
+
+ES: dict[str, Any] = {"members": 4, "episodes": 2, "horizon": 5, "model": {"hidden_sizes": (4,)}}
+
+
+def test_members_of_a_population_play_teams() -> None:
+    """Lives 1, 3, 2: fitness is the mean over agents, and statistics are of the rows in which each agent lives."""
+    agent = jaxrl.make_es(mortal(), **ES)
+    assert agent.num_envs == 8 and agent.steps_per_iteration == 40
+    state, metrics = jit(agent.step)(jit(agent.init)(KEY()))
+    assert float(metrics["charts/episodic_return"]) == pytest.approx(80 / 3)
+    assert float(metrics["charts/team_return"]) == pytest.approx(80)
+    assert float(metrics["charts/episodic_length"]) == 3 and [int(x) for x in metrics["charts/valid_rows"]] == [24, 40]
+    seen: Any = state.learner.statistics.observations
+    rows = [(0, 0), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2)]  # time and agent
+    assert float(seen.count) == pytest.approx(8 * len(rows), abs=1e-3)
+    np.testing.assert_allclose(seen.mean[:2], np.mean(rows, 0), rtol=1e-4)
+    np.testing.assert_allclose(seen.variance[:2], np.var(rows, 0), rtol=1e-3)
+
+
+def test_members_on_the_host_play_teams() -> None:
+    agents = [jaxrl.make_es(env, **ES) for env in (mortal(), hosted(mortal()))]
+    state, metrics = jit(agents[0].step)(jit(agents[0].init)(KEY()))
+    player = MemberPlayer(agents[1])
+    policy: Any = jax.tree.map(np.asarray, agents[1].algorithm.policy(jit(agents[1].init)(KEY()).learner))
+    played = player.play(policy, KEY(), range(4))
+    np.testing.assert_allclose(played.episodic_return, [80 / 3] * 8, rtol=1e-6)
+    assert played.episodic_length.tolist() == [3] * 8 and played.moments.count.tolist() == [1, 3, 2] * 8
+    learner, _ = jit(agents[1].algorithm.learn_from)(agents[1].init(KEY()).learner, played)
+    found, expected = (x.statistics.observations for x in (learner, state.learner))
+    np.testing.assert_allclose(found.mean[:2], expected.mean[:2], rtol=1e-5)
+    assert float(metrics["charts/episodic_return"]) == pytest.approx(played.episodic_return.mean())
+
+
+def test_lanes_explore_with_the_members_of_their_environment() -> None:
+    agent = jaxrl.make_es("jaxrl:TwoStep", **ES | {"horizon": 2})
+    state = jit(agent.init)(KEY())
+    policy = agent.algorithm.policy(state.learner)
+    actor = init_actor(agent.algorithm, agent.env, KEY(), jnp.arange(8), ())
+    inputs: Any = jax.tree.map(lambda x: jnp.repeat(x[:1], 8, 0), actor.input)
+    explored = jit(lambda lane: agent.algorithm.act(policy, (), inputs, lane, KEY(), explore=True)[1])(jnp.arange(8))
+    for lane in range(8):
+        member = agent.algorithm.members(policy, jnp.int32(lane // 2))
+        one = jax.tree.map(lambda x: x[:1], inputs)
+        assert explored[lane] == agent.algorithm.act(member, (), one, jnp.zeros(1, int), KEY(), explore=False)[1][0]
+
+
+def test_a_population_learns_as_a_team() -> None:
+    """Fitness is that of joint actions, so a population finds the 11 of the climbing game, which independent learners miss."""
+    settings: dict[str, Any] = {"members": 64, "horizon": 1, "learning_rate": 0.1, "sigma": 0.3, "model": {"hidden_sizes": (8,)}}
+    agent = jaxrl.make_es("jaxrl:MatrixGame?payoff=climbing&repeat=1|agent_id", **settings)
+
+    def train(key: Any) -> Any:
+        return jax.lax.scan(lambda state, _: agent.step(state), agent.init(key), length=60)[0]
+
+    states = jit(jax.vmap(train))(jax.random.split(KEY(), 4))
+    returns = jit(jax.vmap(lambda state: evaluate_pure(agent, state, KEY(), 1).episodic_return))(states)
+    assert returns.ravel().tolist() == [11.0] * 4
 
 
 @pytest.mark.parametrize("sampler", ["async", "xla"])

@@ -168,11 +168,10 @@ LENGTHS = np.array([6, 1, 4, 0])
 @jax.jit
 def of_episodes(moments: RunningMoments, rows: Any, lengths: Any) -> Any:
     """Return the moments of each episode, and the moments updated with all, from rows [T, B]."""
-    each, count = no_rows(moments, B), jnp.zeros(B, jnp.int32)
+    each = no_rows(moments, B)
     for t in range(T):
-        each = each.plus(jax.tree.map(lambda x, t=t: x[t], rows), count + 1, t < lengths)
-        count = jnp.minimum(count + 1, lengths)
-    return each, add_episodes(moments, each, count)
+        each = each.plus(jax.tree.map(lambda x, t=t: x[t], rows), t < lengths)
+    return each, add_episodes(moments, each)
 
 
 def test_moments_of_episodes_are_those_of_their_rows() -> None:
@@ -226,10 +225,11 @@ def test_a_large_offset_does_not_cancel_in_episodes() -> None:
 
     def row(each: Any, column: Any) -> tuple[Any, None]:
         t, seen = column
-        return each.plus(seen, jnp.full(200, t + 1), t < lengths), None
+        return each.plus(seen, t < lengths), None
 
     each, _ = jax.jit(lambda columns: jax.lax.scan(row, no_rows(moments, 200), columns))((jnp.arange(400), jnp.asarray(x.T)))
-    found = add_episodes(moments, each, jnp.asarray(lengths))
+    np.testing.assert_array_equal(each.count, lengths)
+    found = add_episodes(moments, each)
     seen = np.concatenate([first, *(own[:length] for own, length in zip(x, lengths, strict=True))]).astype(np.float64)
     assert float(found.count) == len(seen)
     assert float(found.mean) == pytest.approx(seen.mean(), rel=1e-6)
@@ -243,14 +243,16 @@ def test_parts_without_moments_are_left_out_of_episodes() -> None:
     each = no_rows(moments, 2)
     assert each.mean.keys() == seen.keys() and each.mean["n"] is each.mean["action_mask"] is each.square["n"] is None
     row = {"x": jnp.array([[1.0, 2.0], [3.0, -4.0]]), "n": jnp.array([0, 2]), "action_mask": jnp.ones((2, 4), jnp.int8)}
-    after = add_episodes(moments, each.plus(row, jnp.ones(2, jnp.int32), jnp.array([True, True])), jnp.ones(2, jnp.int32))
+    after = add_episodes(moments, each.plus(row, jnp.array([True, True])))
     assert after.mean["n"] is None and after.variance["action_mask"] is None
     np.testing.assert_allclose(after.mean["x"], [2.0, -1.0], rtol=1e-3)
     np.testing.assert_allclose(after.variance["x"], [1.0, 9.0], rtol=1e-3)
 
     alone: Any = init_statistics(spaces.Discrete(3), None).observations
-    nothing = no_rows(alone, 2).plus(jnp.array([0, 2]), jnp.ones(2, jnp.int32), jnp.array([True, True]))
-    assert float(add_episodes(alone, nothing, jnp.array([4, 5])).count) == pytest.approx(9 + PRIOR) and nothing.mean is None
+    nothing = no_rows(alone, 2)
+    for where in ([True, True], [False, True]):
+        nothing = nothing.plus(jnp.array([0, 2]), jnp.array(where))
+    assert float(add_episodes(alone, nothing).count) == pytest.approx(3 + PRIOR) and nothing.mean is None
 
 
 def test_episodes_without_rows_change_nothing() -> None:

@@ -47,6 +47,8 @@ class MemberPlayer:
           policy: of one seed.
         """
         agent, numbers, size = self.agent, np.asarray(member, np.int32), self.agent.episodes
+        num_agents = agent.env.num_agents
+        lanes = size * max(1, num_agents)
         start = _start(agent, policy, numbers)
         reset_key, key = jax.random.split(key)
         seed = int(jax.random.randint(reset_key, (), 0, 2**31 - 1))
@@ -56,21 +58,22 @@ class MemberPlayer:
             envs = Stepper(host_env(agent), size, [seed] * len(numbers), evaluation=True)
 
         def of_members(x: Any) -> Any:
-            return np.asarray(x).reshape(len(numbers), size, *np.shape(x)[1:])
+            return np.asarray(x).reshape(len(numbers), lanes, *np.shape(x)[1:])
 
         with contextlib.closing(envs):
             with self.watch("environments"):
                 envs.reset()
-            carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(numbers), *x.shape)), agent.algorithm.initial_carry(size))
+            carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(numbers), *x.shape)), agent.algorithm.initial_carry(lanes))
             moments = jax.tree.map(of_members, start.moments)
             result = Evaluation(*start[:3])
             for t in range(agent.rollout_length):
                 with self.watch("inference"):
-                    inputs, playing = jax.tree.map(of_members, (envs.input, ~result.finished))
+                    playing = ~(result.finished.repeat(max(1, num_agents)) | envs.over)
+                    inputs, playing = jax.tree.map(of_members, (envs.input, playing))
                     carry, action, moments = self.act(own, carry, moments, inputs, playing, key, np.int32(t))
                     action = np.asarray(action)
                 with self.watch("environments"):
-                    result = result.after(envs.step(action.reshape(-1, *action.shape[2:])))
+                    result = result.after(envs.step(action.reshape(-1, *action.shape[2:])), num_agents)
                 self.on_row()
                 if result.finished.all():
                     break
@@ -82,7 +85,8 @@ def _start(agent: Agent, policy: Policy, member: np.ndarray) -> Episodes:
     """Return the episodes of members before their first rows; NumPy arrays."""
     of_each = np.repeat(np.asarray(member, np.int32), agent.episodes)
     observed, number = getattr(policy.statistics, "observations", ()), len(of_each)
-    nothing: Any = jax.tree.map(np.asarray, no_rows(observed, number) if observed else ())
+    lanes = number * max(1, agent.env.num_agents)
+    nothing: Any = jax.tree.map(np.asarray, no_rows(observed, lanes) if observed else ())
     version: Any = np.full(number, int(policy.version), np.int32)
     result = Evaluation(*no_episode(number), np.zeros(number, bool))  # type: ignore[arg-type]
     return Episodes(*result, of_each, version, nothing)  # type: ignore[arg-type]
@@ -102,7 +106,7 @@ def _row_of(algorithm: Algorithm) -> Callable[..., Any]:
         env_id = jnp.arange(len(playing), dtype=jnp.int32)
         carry, action, _ = algorithm.act(policy, carry, inputs, env_id, jax.random.fold_in(key, time), explore=False)
         if isinstance(moments, EpisodeMoments):
-            moments = moments.plus(inputs.obs, jnp.broadcast_to(time + 1, playing.shape), playing)
+            moments = moments.plus(inputs.obs, playing)
         return carry, action, moments
 
     return row
@@ -148,4 +152,4 @@ class PopulationSampler:
 
 def metrics_of(agent: Agent, num_seeds: int) -> Callable[[Episodes], Metrics]:
     """Return ``population_metrics`` of a generation's episodes, jitted, [num_seeds, ...]."""
-    return jax.jit(over_seeds(num_seeds)(lambda episodes: population_metrics(episodes, agent.steps_per_iteration)))
+    return jax.jit(over_seeds(num_seeds)(lambda episodes: population_metrics(episodes, agent.steps_per_iteration, agent.env.num_agents)))
