@@ -28,8 +28,6 @@ BEST_RIDDLE = 540 / 729
 """Best mean return of agents that remember what they saw (``tests/envs/backends/test_team_games.py``)."""
 
 
-
-
 def games() -> list[Experiment]:
     """Which algorithms find the best joint action of two games where mistakes are dear: 11 in climbing, 10 in penalty."""
     value_based: dict[str, Any] = {"num_envs": 32, "rollout_length": 8, "learning_rate": 1e-3}

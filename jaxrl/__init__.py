@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from jaxrl.builder.spec import build
     from jaxrl.envs import list_envs, make_env
     from jaxrl.runtime.actors.scheme import Scheme
+    from jaxrl.runtime.arena.arena import arena
     from jaxrl.runtime.checkpoint.replay_files import load_replay, save_replay
     from jaxrl.runtime.checkpoint.restore import restore
     from jaxrl.runtime.checkpoint.store import save
@@ -65,6 +66,7 @@ _HOMES = {
     "restore": "jaxrl.runtime.checkpoint.restore",
     "save": "jaxrl.runtime.checkpoint.store",
     "save_replay": "jaxrl.runtime.checkpoint.replay_files",
+    "arena": "jaxrl.runtime.arena.arena",
     "evaluate": "jaxrl.runtime.evaluation.evaluate",
     "fitted_q_evaluation": "jaxrl.runtime.evaluation.fitted_q_evaluation",
     "make_coma": "jaxrl.algorithms.coma",
@@ -102,6 +104,7 @@ __all__ = [
     "Scheme",
     "StepInput",
     "TimeStep",
+    "arena",
     "build",
     "check_env",
     "evaluate",

@@ -7,14 +7,15 @@ values are a separate argument (``v_t`` next to ``v_tm1``), because the value af
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import chex
 import jax
 import jax.numpy as jnp
 
 from jaxrl.settings.validation import check_count
-from jaxrl.types import Array
+from jaxrl.spaces.entries import player_sign
+from jaxrl.types import Array, StepInput
 
 
 class Ends(Protocol):
@@ -28,22 +29,33 @@ class Ends(Protocol):
     def valid(self) -> Array: ...
 
 
-def discounts(rows: Ends, gamma: Array | float, lam: Array | float = 1.0) -> tuple[Array, Array]:
+@runtime_checkable
+class InputsAndEnds(Ends, Protocol):
+    """Flags of rows with their inputs, [T + 1, B]."""
+
+    @property
+    def inputs(self) -> StepInput: ...
+
+
+def discounts(rows: Ends | InputsAndEnds, gamma: Array | float, lam: Array | float = 1.0) -> tuple[Array, Array]:
     """Return ``(discount_t, lambda_t)``, f32[T, B].
 
-    The discount is ``gamma``, or 0 on a row that terminates. The trace decay is ``lam`` if the next row belongs to the same
+    The discount is ``gamma``, or 0 on a row that terminates. In a game of two players it is ``−gamma`` where the next row is the
+    other player's, whose gain is this one's loss. The trace decay is ``lam`` if the next row belongs to the same
     episode. At the end of an episode and before padding it is 0, so the return bootstraps from the value reached. Both are 0 on
     rows that are not valid.
 
     Args:
-      rows: the flags ``terminated``, ``truncated`` and ``valid``.
+      rows: the flags ``terminated``, ``truncated`` and ``valid``, and in games ``inputs``.
       gamma: discount in [0, 1].
       lam: trace decay in [0, 1]; 0 relies on the values, 1 on the rewards.
     """
     chex.assert_equal_shape([rows.terminated, rows.truncated, rows.valid])
     next_valid = jnp.concatenate([rows.valid[1:], rows.valid[-1:]])
     goes_on = rows.valid & next_valid & ~rows.terminated & ~rows.truncated
-    return jnp.where(rows.valid & ~rows.terminated, gamma, 0.0), jnp.where(goes_on, lam, 0.0)
+    player = player_sign(rows.inputs.obs) if isinstance(rows, InputsAndEnds) else 1.0
+    sign = player if isinstance(player, float) else player[:-1] * player[1:]
+    return jnp.where(rows.valid & ~rows.terminated, gamma * sign, 0.0), jnp.where(goes_on, lam, 0.0)
 
 
 def episode_completed(rows: Ends) -> Array:
@@ -63,7 +75,7 @@ def discounted_sums(r_t: Array, discount_t: Array, bootstrap: Array) -> Array:
 
     Args:
       r_t: f32[T, ...] rewards.
-      discount_t: f32[T, ...] in [0, 1]: gamma, or 0 where the sum must stop.
+      discount_t: f32[T, ...] in [−1, 1], as from ``discounts``; 0 where the sum must stop.
       bootstrap: f32[...] sum after the last row.
 
     Returns:

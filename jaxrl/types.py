@@ -75,6 +75,19 @@ class ComputeRewardFn(Protocol):
         ...
 
 
+class Symmetries(NamedTuple):
+    """Symmetries of a game with a board, S in all, the first of which changes nothing.
+
+    In map s, square i of the new board is square ``squares[s, i]`` of the old one, and action j is ``actions[s, j]``. They apply
+    to the entry ``observation``, whose leading axes are those of the board, and to ``action_mask``.
+    """
+
+    squares: Any
+    """i32[S, squares], row by row"""
+    actions: Any
+    """i32[S, actions]"""
+
+
 class Env(NamedTuple):
     """A pure environment: functions of one unbatched instance, and data.
 
@@ -102,6 +115,11 @@ class Env(NamedTuple):
     """Number of agents, A. Then all leaves of observations, actions, rewards and ``info`` have a leading axis [A], and the flags
     of a step may. The spaces are those of one agent. 0 for environments of one agent, without this axis. An agent whose flag is
     true takes no further part in the episode, which ends when those of all agents are; the environment ignores its actions."""
+    players: int = 1
+    """2 in a game of two players who take turns, one lane for both: observations are those of the player to move, with the entry
+    ``player`` (``jaxrl.spaces.entries.PLAYER_KEY``); a reward is that of the player who moved, the other's is its opposite."""
+    symmetries: Symmetries | None = None
+    """Maps of a board under which a game stays the same."""
 
 
 class HostStep(NamedTuple):
@@ -195,6 +213,8 @@ class HostEnv(NamedTuple):
     num_agents: int = 0
     """As ``Env.num_agents``: arrays of a batch are [B, A, ...], and an environment spends a row on its reset after the one on
     which the last of its agents ended."""
+    players: int = 1
+    """As ``Env.players``."""
 
 
 EnvLike: TypeAlias = str | Env | HostEnv | Callable[..., Any]

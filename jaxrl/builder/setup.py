@@ -383,6 +383,11 @@ def prepare(
     losses = resolve_losses(parts.get("extra_losses", ()))
     intrinsic = resolve_intrinsic(parts.get("intrinsic"), bound)
     output = model_output(parts["model"], model, seen, unrolled=memory)
+    if bound.players == 2 and (structure.episodes or dataset is not None):
+        what = "data=…" if dataset is not None else title
+        raise ValueError(
+            f"{what} is for environments of one player, and {bound.name} is a game of two: use PPO, PQN or DQN without data"
+        )
     num_agents = 0 if dataset is not None and not structure.online else bound.num_agents
     lanes = checked(structure, num_agents, recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)

@@ -13,8 +13,7 @@ from jaxrl.models.batch_renorm import BatchRenorm
 from jaxrl.models.encoders import encode_space, hidden_layers, nothing_to_see
 from jaxrl.models.images import IMAGE_NETWORKS, MinAtarCNN, as_image
 from jaxrl.models.initialisers import compute_type
-from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.entries import PRIVILEGED_KEY, entries_seen
+from jaxrl.spaces.entries import PRIVILEGED_KEY, RESERVED, entries_seen
 from jaxrl.types import Array, PyTree, StepInput
 
 
@@ -61,12 +60,12 @@ class Network(NamedTuple):
 def leaves(
     space: spaces.Space, path: tuple[str | int, ...] = (), *, privileged: bool = False
 ) -> Iterator[tuple[tuple[str | int, ...], spaces.Space]]:
-    """Yield (path, space) of the leaves of nested Dicts and Tuples in the order of ``encode_space``, without ``action_mask`` and,
-    unless asked for, ``privileged_state``."""
+    """Yield (path, space) of the leaves of nested Dicts and Tuples in the order of ``encode_space``, without ``action_mask``,
+    ``player`` and, unless asked for, ``privileged_state``."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         yield path, space
         return
-    entries = entries_seen(space, {MASK_KEY} if privileged else {MASK_KEY, PRIVILEGED_KEY})
+    entries = entries_seen(space, {*RESERVED} - ({PRIVILEGED_KEY} if privileged else set()))
     found = [leaf for name, part in entries for leaf in leaves(part, (*path, name), privileged=privileged)]
     if not found:
         raise nothing_to_see(space)

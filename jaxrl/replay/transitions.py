@@ -11,6 +11,7 @@ from gymnasium import spaces
 from jaxrl.replay import Draw, Replay
 from jaxrl.rollout.autoreset import expand_mask, next_input
 from jaxrl.rollout.inputs import example_input
+from jaxrl.spaces.entries import turn_sign
 from jaxrl.types import Array, PyTree, Rollout, StepInput
 
 
@@ -49,7 +50,7 @@ class Transitions(NamedTuple):
     reward: Array
     """r₀ + γ·r₁ + … + γᵐ⁻¹·rₘ₋₁."""
     discount: Array
-    """Factor on the value of ``next_inputs``: γᵐ, or 0 after a termination."""
+    """Factor on the value of ``next_inputs``: γᵐ, or 0 after a termination; negative where it is the other player's."""
     weight: Array
     """Weight of each row in the loss: ``Draw.weight``."""
     valid: Array
@@ -83,17 +84,17 @@ def transitions(
     for row in rows[1:]:
         # The row after an end, and the last row before a discontinuity, are not valid.
         alive &= row.valid
-        reward += jnp.where(alive, discount * row.reward, 0.0)
+        reward += jnp.where(alive, discount * turn_sign(first.obs, row.obs) * row.reward, 0.0)
         discount = jnp.where(alive, discount * gamma, discount)
         count += alive
         terminated |= alive & row.terminated
         alive &= ~row.terminated
-    discount = jnp.where(terminated, 0.0, discount)
 
     if n_step == 1:
         last, reached = first, replay.take(state, draw, 1)
     else:
         last, reached = (replay.take(state, draw, count + offset) for offset in (-1, 0))
+    discount = jnp.where(terminated, 0.0, discount * turn_sign(first.obs, reached.obs))
     before = replay.take(state, draw, -1)
     return Transitions(
         inputs=next_input(first.obs, before.action, before.reward, before.valid),

@@ -55,6 +55,7 @@ def finish_step(
     reached: TimeStep | HostStep,
     max_episode_steps: int | None,
     num_agents: int = 0,
+    sign: Array | float = 1.0,
 ) -> tuple[StepInput, StepOutcome]:
     """Return ``(next input of the policy, outcome of the row)``, [B].
 
@@ -67,6 +68,7 @@ def finish_step(
         next episode. Where ``over``, only ``obs`` is used.
       max_episode_steps: limit to enforce; None for no limit in addition to the environment's.
       num_agents: agents in each environment, which is reset when all are over; 0 for environments of one.
+      sign: that of the rewards in the episode's return, which is player 0's in a game (``jaxrl.spaces.entries.player_sign``).
     """
     xp, valid, reset = over.__array_namespace__(), ~over, spent_on_reset(over, num_agents)
     inputs = next_input(reached.obs, action, xp.asarray(reached.reward, xp.float32), valid)._replace(is_first=reset)
@@ -76,7 +78,7 @@ def finish_step(
     if max_episode_steps is not None:
         truncated |= valid & (length >= max_episode_steps)
     truncated &= ~terminated
-    episode = EpisodeStatistics(xp.where(reset, 0.0, episode.episodic_return + reward), length)
+    episode = EpisodeStatistics(xp.where(reset, 0.0, episode.episodic_return + sign * reward), length)
     over = ~reset & (over | terminated | truncated)
     return inputs, StepOutcome(reward, terminated, truncated, valid, reached.info, episode, over)
 

@@ -17,6 +17,7 @@ from jax.custom_batching import custom_vmap
 from jaxrl.metrics import masked_max, masked_mean, masked_min
 from jaxrl.rollout.agents import all_over, as_lanes, by_agent, environment_of, row_as_lanes, together
 from jaxrl.rollout.autoreset import StepOutcome, expand_mask, finish_step, first_input, no_episode
+from jaxrl.spaces.entries import player_sign
 from jaxrl.spaces.trees import show_shapes, zeros
 from jaxrl.types import ActorState, Algorithm, Array, Env, HostEnv, Key, Mean, Metrics, Policy, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in, split
@@ -151,7 +152,8 @@ def advance(
     over = all_over(actor.done, agents)
     env_state, obs = reset_done_envs(env, over, reset_key, number, env_state, reached.obs, env_params)
     reached = row_as_lanes(reached._replace(obs=obs), agents)
-    inputs, outcome = finish_step(actor.done, actor.episode, action, reached, env.max_episode_steps, agents)
+    sign = player_sign(actor.input.obs)
+    inputs, outcome = finish_step(actor.done, actor.episode, action, reached, env.max_episode_steps, agents, sign)
     return ActorState(env_state, inputs, carry, outcome.over, outcome.episode), outcome
 
 

@@ -113,6 +113,7 @@ ROOMS = (
     "trainers",
     "actors",
     "evaluation",
+    "arena",
     "datasets",
     "training_loop",
     "run",

@@ -54,6 +54,7 @@ def hosted(env: Env) -> HostEnv:
         name=f"hosted:{env.name}",
         max_episode_steps=env.max_episode_steps,
         num_agents=env.num_agents,
+        players=env.players,
     )
 
 

@@ -215,3 +215,31 @@ def memory() -> Env:
         return (cue, time + 1), _step(observe(cue, time + 1), reward, asked)
 
     return Env(reset, step, _box(2), spaces.Discrete(2), (), "tests.helpers.probes:memory")
+
+
+PAYOFFS = ((1.0, -1.0), (-1.0, -0.5))
+"""Rewards of player 1 in ``two_players``, by the action of player 0 and by its own."""
+
+
+def two_players() -> Env:
+    """Player 0 moves, then player 1 moves twice, and gets ``PAYOFFS`` by the first two moves at the end.
+
+    Both play best with action 1, so player 0 gains ½. If the gains of both counted as one, player 0 would choose action 0.
+    """
+
+    def observe(state: Any) -> Any:
+        return {"position": jax.nn.one_hot(state, 7, dtype=jnp.float32), "player": jnp.asarray(state > 0, jnp.int32)}
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        state = jnp.zeros((), jnp.int32)
+        return state, observe(state)
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        # States are 0, 1 and 2 by the first action, and 3 to 6 by the first two.
+        over = state >= 3
+        reward = jnp.where(over, jnp.array(PAYOFFS).ravel()[jnp.maximum(state - 3, 0)], 0.0)
+        state = jnp.where(over, state, 2 * state + 1 + action).astype(jnp.int32)
+        return state, TimeStep(observe(state), reward, over, jnp.array(False))
+
+    seen = spaces.Dict({"position": spaces.Box(0.0, 1.0, (7,), np.float32), "player": spaces.Discrete(2)})
+    return Env(reset, step, seen, spaces.Discrete(2), (), "tests.helpers.probes:two_players", players=2)

@@ -1,4 +1,4 @@
-"""Backend ``jaxrl``: small pure environments of this library, with goals or with several agents."""
+"""Backend ``jaxrl``: small pure environments of this library, with goals, with several agents, and games of two players."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxrl.envs.builtin.bit_flip import bit_flip
+from jaxrl.envs.builtin.line_games import connect_four, tic_tac_toe
 from jaxrl.envs.builtin.matrix_game import matrix_game
 from jaxrl.envs.builtin.reach import reach
 from jaxrl.envs.builtin.reference import reference
@@ -25,7 +26,8 @@ AGENTS: dict[str, Callable[..., Env]] = {
     "SpeakerListener": speaker_listener,
     "Reference": reference,
 }
-MAKERS = GOALS | AGENTS
+GAMES: dict[str, Callable[..., Env]] = {"TicTacToe": tic_tac_toe, "ConnectFour": connect_four}
+MAKERS = GOALS | AGENTS | GAMES
 """Functions that make the environments, by name. The options of an environment are the function's arguments."""
 
 
@@ -34,7 +36,7 @@ def list_names() -> list[str]:
 
 
 def family(name: str) -> str:
-    return "agents" if name in AGENTS else "goals"
+    return next(kind for kind, makers in (("goals", GOALS), ("agents", AGENTS), ("games", GAMES)) if name in makers)
 
 
 def make(name: str, options: dict[str, Any]) -> Env:

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from jaxrl.envs.host import SLACK, bounds_of, parts_of
 from jaxrl.spaces.action_masks import MASK_KEY, choices, nothing_allowed
+from jaxrl.spaces.entries import PLAYER_KEY
 from jaxrl.spaces.goals import ACHIEVED, DESIRED, GOAL_KEYS
 from jaxrl.spaces.trees import show_shapes, zeros
 from jaxrl.types import Env, HostEnv, PyTree, TimeStep
@@ -60,6 +61,7 @@ def find_problems(env: Env | HostEnv) -> list[str]:
     agents = env.num_agents
     if isinstance(agents, bool) or not isinstance(agents, int) or agents < 0:
         return [*problems, f"num_agents={agents!r} must be an integer >= 1, or 0 for an environment of one agent"]
+    problems += _player_problems(env)
     if isinstance(env, Env):
         problems += _params_problems(env.params) or _function_problems(env)
     if env.compute_reward is not None:
@@ -97,6 +99,24 @@ def mask_problems(env: Env | HostEnv) -> list[str]:
         f"observation_space[{MASK_KEY!r}] is {space[MASK_KEY]}, and action_space {env.action_space}: a mask has one entry for "
         "each action, MultiBinary(n) for Discrete(n); for MultiDiscrete MultiBinary(sum(nvec)), or a Tuple of one per dimension"
     ]
+
+
+def _player_problems(env: Env | HostEnv) -> list[str]:
+    """Check that a game says whose move it is, and that nothing else does; see ``Env.players``."""
+    space, players = env.observation_space, env.players
+    if isinstance(players, bool) or players not in (1, 2):
+        return [f"players={players!r} must be 1, or 2 for a game of two players who take turns"]
+    found = space.spaces.get(PLAYER_KEY) if isinstance(space, spaces.Dict) else None
+    if players == 2 and env.num_agents:
+        return [f"players=2 with num_agents={env.num_agents}: a game has one lane for both players, so leave num_agents out"]
+    if players == 2 and found != spaces.Discrete(2):
+        return [
+            f"players=2 needs observations that say whose move it is, and observation_space is {space}: use a Dict with "
+            f"{PLAYER_KEY!r}: Discrete(2)"
+        ]
+    if players == 1 and found is not None:
+        return [f"observation_space has {PLAYER_KEY!r}, which is for games of two players: set players=2, or rename the entry"]
+    return []
 
 
 def _goal_problems(env: Env | HostEnv) -> list[str]:

@@ -14,7 +14,7 @@ from jaxrl.envs.host import parts_of
 from jaxrl.envs.wrappers.base import inside, map_observation, wrapper
 from jaxrl.settings.validation import check_count
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.entries import PRIVILEGED_KEY
+from jaxrl.spaces.entries import PLAYER_KEY, RESERVED
 from jaxrl.spaces.goals import ACHIEVED, DESIRED
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
@@ -29,12 +29,13 @@ def _box(low: Any, high: Any) -> spaces.Box:
 def flatten_observation(env: Env) -> Env:
     """Flatten observations to a vector f32[n]: Discrete one-hot, uint8 scaled to [0, 1], Dict and Tuple concatenated.
 
-    A Dict's ``action_mask`` and ``privileged_state`` are left unchanged: the observation is then ``{"obs": f32[n], …}``.
+    A Dict's ``action_mask``, ``privileged_state`` and ``player`` are left unchanged: the observation is then ``{"obs": f32[n],
+    …}``.
     """
     from jaxrl.models.encoders import encode_space  # brings flax
 
     space: Any = env.observation_space
-    kept = [name for name in (MASK_KEY, PRIVILEGED_KEY) if isinstance(space, spaces.Dict) and name in space.spaces]
+    kept = [name for name in RESERVED if isinstance(space, spaces.Dict) and name in space.spaces]
     flat: spaces.Space = flat_box(space)
     if kept:
         flat = spaces.Dict({"obs": flat, **{name: space[name] for name in kept}})
@@ -60,7 +61,7 @@ def flat_box(space: spaces.Space) -> spaces.Box:
 def _flat_bounds(space: spaces.Space, size_of: Callable[[spaces.Space], int]) -> tuple[np.ndarray, np.ndarray]:
     """Return the low and high bounds of a value of ``space`` as flattened by ``encode_space``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = [_flat_bounds(part, size_of) for name, part in parts_of(space) if name not in (MASK_KEY, PRIVILEGED_KEY)]
+        parts = [_flat_bounds(part, size_of) for name, part in parts_of(space) if name not in RESERVED]
         low, high = (np.concatenate(side) for side in zip(*parts, strict=True))
         return low, high
     if isinstance(space, spaces.Box):
@@ -77,12 +78,12 @@ def select_observation(env: Env, *keep: int | str) -> Env:
     ``"CartPole-v1|select_observation(0, 2)"`` is CartPole without its velocities.
 
     Args:
-      keep: indices of the vector, from 0, in output order; or names of Dict entries. ``action_mask`` and ``privileged_state`` are
-        always kept.
+      keep: indices of the vector, from 0, in output order; or names of Dict entries. ``action_mask``, ``privileged_state`` and
+        ``player`` are always kept.
     """
     space = env.observation_space
     if isinstance(space, spaces.Dict):
-        known: list[Any] = [name for name in space if name not in (MASK_KEY, PRIVILEGED_KEY)]
+        known: list[Any] = [name for name in space if name not in RESERVED]
         allowed = ", ".join(map(repr, known))
     elif isinstance(space, spaces.Box) and len(space.shape) == 1:
         known, allowed = list(range(space.shape[0])), f"0 to {space.shape[0] - 1}"
@@ -92,7 +93,7 @@ def select_observation(env: Env, *keep: int | str) -> Env:
     if wrong or not keep:
         raise ValueError(f"it must name the parts to keep, each once, from {allowed}{f', not {wrong[0]!r}' if wrong else ''}")
     if isinstance(space, spaces.Dict):
-        entries = {name: part for name, part in space.items() if name in (*keep, MASK_KEY, PRIVILEGED_KEY)}
+        entries = {name: part for name, part in space.items() if name in (*keep, *RESERVED)}
         return map_observation(env, spaces.Dict(entries), lambda obs: {name: obs[name] for name in entries})
     chosen = np.array(keep)
     return map_observation(env, _box(space.low[chosen], space.high[chosen]), lambda obs: obs[chosen])
@@ -112,12 +113,12 @@ def frame_stack(env: Env, num_frames: int) -> Env:
 
     They are concatenated along the last axis, the channels of a board or an image: [10, 10, 4] becomes [10, 10, 4·num_frames].
     A board without channels gets them: [10, 5] becomes [10, 5, num_frames]. A vector stays a vector: [3] becomes
-    [3·num_frames]. In a Dict each entry is stacked, except ``action_mask`` and the goals of a goal environment. A replay buffer
-    stores stacked observations, so each frame ``num_frames`` times.
+    [3·num_frames]. In a Dict each entry is stacked, except ``action_mask``, ``player`` and the goals of a goal environment. A
+    replay buffer stores stacked observations, so each frame ``num_frames`` times.
     """
     num_frames, space = check_count("num_frames", num_frames), env.observation_space
     entries = {*space.spaces} if isinstance(space, spaces.Dict) else set()
-    single = entries & {MASK_KEY, *((ACHIEVED, DESIRED) if env.compute_reward is not None else ())}
+    single = entries & {MASK_KEY, PLAYER_KEY, *((ACHIEVED, DESIRED) if env.compute_reward is not None else ())}
 
     def changing(obs: PyTree) -> PyTree:
         return {name: x for name, x in obs.items() if name not in single} if single else obs

@@ -24,6 +24,7 @@ from jaxrl.runtime.logs.records import EVALUATION_RETURN, Record
 from jaxrl.runtime.logs.run_folder import BEST, CHECKPOINTS, read_config
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.runtime.system.warn import warn
+from jaxrl.spaces.entries import players_of
 from jaxrl.spaces.goals import ACHIEVED, DESIRED, has_goals
 from jaxrl.spaces.trees import realize_space
 from jaxrl.types import Agent, ComputeRewardFn, HostEnv, HostEnvs, Key, Policy
@@ -132,7 +133,8 @@ def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Sp
     def refuse(num_envs: int, seed: int, first_id: int = 0) -> HostEnvs:
         raise NotImplementedError(f"only the spaces of {name} are available: its environment was not loaded")
 
-    return HostEnv(refuse, observation_space, action_space, name=name, compute_reward=_reward_of(observation_space))
+    reward, players = _reward_of(observation_space), players_of(observation_space)
+    return HostEnv(refuse, observation_space, action_space, name=name, compute_reward=reward, players=players)
 
 
 def _reward_of(observation_space: spaces.Space) -> ComputeRewardFn | None:

@@ -152,4 +152,6 @@ class PopulationSampler:
 
 def metrics_of(agent: Agent, num_seeds: int) -> Callable[[Episodes], Metrics]:
     """Return ``population_metrics`` of a generation's episodes, jitted, [num_seeds, ...]."""
-    return jax.jit(over_seeds(num_seeds)(lambda episodes: population_metrics(episodes, agent.steps_per_iteration, agent.env.num_agents)))
+    return jax.jit(
+        over_seeds(num_seeds)(lambda episodes: population_metrics(episodes, agent.steps_per_iteration, agent.env.num_agents))
+    )

@@ -13,6 +13,7 @@ from jaxrl.rollout.agents import as_lanes, by_agent, row_as_lanes, together
 from jaxrl.rollout.autoreset import StepOutcome, expand_mask, finish_step, first_input, no_episode
 from jaxrl.runtime.samplers.host_envs import SeedBatch
 from jaxrl.spaces.action_masks import MASK_KEY, nothing_allowed
+from jaxrl.spaces.entries import player_sign
 from jaxrl.types import HostEnv, HostStep, PyTree
 
 
@@ -75,7 +76,8 @@ class Stepper:
             reached = reached._replace(obs=self._begin_anew(reached.obs))
             lost = lost | self._lost()
         over, reached = self.over | lost, row_as_lanes(reached, self._agents)
-        self.input, row = finish_step(over, self.episode, action, reached, self._env.max_episode_steps, self._agents)  # type: ignore[arg-type]
+        limit, sign = self._env.max_episode_steps, player_sign(self.input.obs)
+        self.input, row = finish_step(over, self.episode, action, reached, limit, self._agents, sign)  # type: ignore[arg-type]
         if not self._evaluation:
             at_limit: Any = np.logical_and(row.truncated, np.logical_not(reached.truncated))
             self._cut = together(at_limit, self._agents).any(-1)

@@ -1,0 +1,1 @@
+"""Games between policies: all pairs, from both sides, and ratings of the results."""
