@@ -441,13 +441,25 @@ class LearnerState(Protocol):
     def version(self) -> Array: ...
 
 
+class Simulator(NamedTuple):
+    """The environments' states, [B], and the function that steps one of them, for algorithms that plan."""
+
+    state: PyTree
+    step: Callable[[Key, PyTree, Array], tuple[PyTree, TimeStep]]
+    """(key, state, action) -> ``(state, TimeStep)`` of one environment, as ``Env.step``."""
+
+
 class ActFn(Protocol):
     def __call__(
-        self, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+        self, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool, **planning: Any
     ) -> tuple[PyTree, Array, PyTree]:
         """Return ``(carry, action[B], extras[B])``.
 
         Random numbers of environment i depend only on (key, env_id[i]), not on the rest of the batch.
+
+        Args:
+          planning: only with ``Algorithm.plans``, and only where there is a pure environment: ``simulator``, a ``Simulator``. What
+            it simulates draws from ``key``, so a plan does not see the random numbers that the environment will draw.
         """
         ...
 
@@ -493,6 +505,8 @@ class Algorithm(NamedTuple):
     remaining_rows: Callable[[Any], Array] | None = None
     """Only with ``members``: number of rows that may still be played, i32[]. If it is 0, no episodes are played, and
     ``learn_from`` returns the same learner."""
+    plans: bool = False
+    """``act`` plans with a ``Simulator`` of the environment, which must be pure; without one it acts by its network alone."""
     tolerates_lag: bool = False
     """``update`` is correct for rollouts of parameters that are a few updates old, because rows come from replay or because the
     algorithm corrects for the probabilities with which actions were drawn."""

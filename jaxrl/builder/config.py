@@ -113,8 +113,8 @@ class RolloutConfig(AgentConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplayConfig(RolloutConfig):
-    """Structural settings of algorithms with replay."""
+class BufferConfig(RolloutConfig):
+    """Structural settings of algorithms that draw rows from a buffer."""
 
     batch_size: Count = 64
     """Rows per gradient step."""
@@ -124,15 +124,6 @@ class ReplayConfig(RolloutConfig):
     """Rows collected before the first update."""
     replay_ratio: Positive = 32.0
     """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly."""
-    n_step: Count = 1
-    """Number of rewards in a return before it bootstraps."""
-    updates: Count = added(100)
-    """Gradient steps of an iteration that learns from ``data`` alone; then a step is a gradient step, and ``num_envs``,
-    ``rollout_length``, ``replay_ratio``, ``buffer_size`` and ``learning_starts`` have no effect."""
-    online: bool = added(False)
-    """With ``data``: collect rollouts as well, without a warm-up, and learn from both."""
-    mixing_ratio: Unit = added(0.5)
-    """With ``online``: fraction of each batch that is drawn from the data."""
 
     def as_lanes(self, num_agents: int) -> Self:
         lanes = super().as_lanes(num_agents)
@@ -147,10 +138,6 @@ class ReplayConfig(RolloutConfig):
         return False
 
     @property
-    def only_with_data(self) -> tuple[str, ...]:
-        return ("updates", "online")
-
-    @property
     def rows_per_update(self) -> tuple[int, str]:
         """Number of rows per gradient step, and the same number as an expression of setting names."""
         return self.batch_size, "batch_size"
@@ -160,14 +147,14 @@ class ReplayConfig(RolloutConfig):
         return round(self.replay_ratio * self.steps_per_iteration / self.rows_per_update[0])
 
     @property
-    def rows_around(self) -> int:
-        """Number of rows of an environment that a draw needs in addition to those of its return."""
-        return 2
-
-    @property
     def warmup_iterations(self) -> int:
         """Number of iterations that collect at least ``learning_starts`` rows."""
         return -(-self.learning_starts // self.steps_per_iteration)
+
+    @property
+    def window(self) -> tuple[int, str]:
+        """Number of rows of an environment that a draw needs, and the same number as an expression of setting names."""
+        return 1, "1"
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -182,6 +169,49 @@ class ReplayConfig(RolloutConfig):
         if self.buffer_size % self.num_envs:
             raise ValueError(f"buffer_size={self.buffer_size} must be a multiple of num_envs={self.num_envs}")
         self.check_buffer()
+        if self.learning_starts > self.buffer_size:
+            raise ValueError(f"learning_starts={self.learning_starts} must be at most buffer_size={self.buffer_size}")
+
+    def check_buffer(self) -> None:
+        """Raise ValueError if the buffer is too small for a batch, an iteration or the windows of all environments."""
+        window, names = self.window
+        if self.buffer_size < max(self.batch_size, window * self.num_envs, self.steps_per_iteration):
+            raise ValueError(
+                f"buffer_size={self.buffer_size} is too small: it must hold a batch ({self.batch_size}), one iteration "
+                f"({self.steps_per_iteration}) and {names} = {window} rows of each environment "
+                f"({window * self.num_envs})"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayConfig(BufferConfig):
+    """Structural settings of algorithms that learn from transitions or sequences of replay."""
+
+    n_step: Count = 1
+    """Number of rewards in a return before it bootstraps."""
+    updates: Count = added(100)
+    """Gradient steps of an iteration that learns from ``data`` alone; then a step is a gradient step, and ``num_envs``,
+    ``rollout_length``, ``replay_ratio``, ``buffer_size`` and ``learning_starts`` have no effect."""
+    online: bool = added(False)
+    """With ``data``: collect rollouts as well, without a warm-up, and learn from both."""
+    mixing_ratio: Unit = added(0.5)
+    """With ``online``: fraction of each batch that is drawn from the data."""
+
+    @property
+    def only_with_data(self) -> tuple[str, ...]:
+        return ("updates", "online")
+
+    @property
+    def rows_around(self) -> int:
+        """Number of rows of an environment that a draw needs in addition to those of its return."""
+        return 2
+
+    @property
+    def window(self) -> tuple[int, str]:
+        return self.n_step + self.rows_around, f"n_step + {self.rows_around}"
+
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
         if not self.online and self.mixing_ratio != type(self)().mixing_ratio:
             raise ValueError(f"mixing_ratio={self.mixing_ratio:g} has no effect without online=True: leave it out")
         if self.online and not (self.mixing_ratio * self.batch_size).is_integer():
@@ -189,8 +219,6 @@ class ReplayConfig(RolloutConfig):
                 f"mixing_ratio={self.mixing_ratio:g} of batch_size={self.batch_size} is {self.mixing_ratio * self.batch_size:g} "
                 "rows, which must be a whole number: change one of these"
             )
-        if self.learning_starts > self.buffer_size:
-            raise ValueError(f"learning_starts={self.learning_starts} must be at most buffer_size={self.buffer_size}")
 
     def for_data(self) -> Self:
         """Return the settings of an agent with a dataset. Raise ValueError if a setting has no effect then.
@@ -212,16 +240,6 @@ class ReplayConfig(RolloutConfig):
                     f"{name}={getattr(self, name)!r} has no effect with data=…: no environment is stepped, and no row is stored"
                 )
         return dataclasses.replace(self, **sizes)
-
-    def check_buffer(self) -> None:
-        """Raise ValueError if the buffer is too small for a batch, an iteration or the windows of all environments."""
-        window = self.n_step + self.rows_around
-        if self.buffer_size < max(self.batch_size, window * self.num_envs, self.steps_per_iteration):
-            raise ValueError(
-                f"buffer_size={self.buffer_size} is too small: it must hold a batch ({self.batch_size}), one iteration "
-                f"({self.steps_per_iteration}) and n_step + {self.rows_around} = {window} rows of each environment "
-                f"({window * self.num_envs})"
-            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxrl.builder.config import DatasetConfig, ReplayConfig
+from jaxrl.builder.config import BufferConfig, DatasetConfig
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.optimize.schedules import remaining
 from jaxrl.replay import Draw, Replay, over_devices
@@ -18,7 +18,7 @@ from jaxrl.rollout.inputs import example_input
 from jaxrl.types import Algorithm, Key, LearnerState, PyTree, Rollout
 from jaxrl.xla.fast_random import fold_in
 
-R = TypeVar("R", bound=ReplayConfig | DatasetConfig)
+R = TypeVar("R", bound=BufferConfig | DatasetConfig)
 
 GATHERED_BYTES = 2**15
 """Most bytes of observations to gather from replay at once. This much stays in a cache, and for many seeds the gathered rows

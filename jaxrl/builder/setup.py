@@ -189,13 +189,15 @@ class AlgorithmSetup(Generic[C]):
         transferable_fields: tuple[str, ...] = ("params", "statistics"),
         buffers: tuple[str, ...] = (),
         tolerates_lag: bool = False,
+        plans: bool = False,
         **functions: Callable[..., Any],
     ) -> Algorithm:
         """Bind functions that take this setup first into an ``Algorithm``; keywords are its field names.
 
         By default ``init`` is ``init_learner``, and ``policy`` is that of this module. An algorithm with ``learn`` updates by
         ``observe``, then ``learn``. One with ``gradients`` updates by ``observe``, if it has one, and ``apply``, and its policies
-        hold the hyperparameters. ``Algorithm`` documents ``transferable_fields``, ``buffers`` and ``tolerates_lag``.
+        hold the hyperparameters. ``Algorithm`` documents ``transferable_fields``, ``buffers``, ``tolerates_lag`` and
+        ``plans``.
         """
         shared: dict[str, Callable[..., Any]] = {"init": AlgorithmSetup.init_learner, "policy": policy}
         if "gradients" in functions:
@@ -214,6 +216,7 @@ class AlgorithmSetup(Generic[C]):
             transferable_fields=transferable_fields,
             buffers=buffers,
             tolerates_lag=tolerates_lag,
+            plans=plans,
         )
         if self.intrinsic is not None:
             algorithm = exploring(algorithm, self.intrinsic, self.config.num_envs, self.axis_name)

@@ -44,6 +44,12 @@ class Learner(Struct):
     version: Array
 
 
+class ReplayLearner(Learner):
+    """Learner state of an algorithm with replay and without target networks."""
+
+    replay: Any
+
+
 class TargetLearner(Learner):
     """Learner state of an algorithm with target networks and replay."""
 

@@ -19,7 +19,22 @@ from jaxrl.rollout.agents import all_over, as_lanes, by_agent, environment_of, r
 from jaxrl.rollout.autoreset import StepOutcome, expand_mask, finish_step, first_input, no_episode
 from jaxrl.spaces.entries import player_sign
 from jaxrl.spaces.trees import show_shapes, zeros
-from jaxrl.types import ActorState, Algorithm, Array, Env, HostEnv, Key, Mean, Metrics, Policy, PyTree, Rollout, StepInput
+from jaxrl.types import (
+    ActorState,
+    Algorithm,
+    Array,
+    Env,
+    HostEnv,
+    Key,
+    Mean,
+    Metrics,
+    Policy,
+    PyTree,
+    Rollout,
+    Simulator,
+    StepInput,
+    TimeStep,
+)
 from jaxrl.xla.fast_random import fold_in, split
 from jaxrl.xla.packed_scan import packed_scan
 
@@ -157,6 +172,38 @@ def advance(
     return ActorState(env_state, inputs, carry, outcome.over, outcome.episode), outcome
 
 
+def act_in(
+    algorithm: Algorithm,
+    env: Env,
+    policy: Policy,
+    actor: ActorState,
+    env_params: PyTree,
+    env_id: Array,
+    key: Key,
+    *,
+    explore: bool,
+) -> tuple[PyTree, Array, PyTree]:
+    """Return ``(carry, action[B], extras[B])`` of an algorithm in pure environments, from which it may plan."""
+    planning = {"simulator": simulator_of(env, actor.env_state, env_params)} if algorithm.plans else {}
+    return algorithm.act(policy, actor.carry, actor.input, env_id, key, explore=explore, **planning)
+
+
+def simulator_of(env: Env, env_state: PyTree, env_params: PyTree) -> Simulator:
+    """Return a simulator of environments in these states, [B]. Parameters of single environments are part of its states."""
+    env_params = jax.tree.map(jnp.asarray, env_params)
+    leaves, structure = jax.tree.flatten(env_params)
+    own = [axis is not None for axis in structure.flatten_up_to(params_axes(env, env_params))]
+
+    def step(key: Key, state: PyTree, action: Array) -> tuple[PyTree, TimeStep]:
+        env_state, own_leaves = state
+        each = iter(own_leaves)
+        params = structure.unflatten([next(each) if is_own else x for x, is_own in zip(leaves, own, strict=True)])
+        env_state, reached = env.step(key, env_state, action, params)
+        return (env_state, own_leaves), reached
+
+    return Simulator((env_state, [x for x, is_own in zip(leaves, own, strict=True) if is_own]), step)
+
+
 def collect(
     algorithm: Algorithm,
     env: Env,
@@ -178,7 +225,7 @@ def collect(
 
     @jax.named_scope("row")
     def row(actor: ActorState, keys: Key) -> tuple[ActorState, Any]:
-        carry, action, extras = algorithm.act(policy, actor.carry, actor.input, env_id, keys[0], explore=explore)
+        carry, action, extras = act_in(algorithm, env, policy, actor, env_params, env_id, keys[0], explore=explore)
         after, outcome = advance(env, actor, carry, action, env_params, env_id, keys[1], keys[2])
         return after, (actor.input, (action, extras), outcome)
 

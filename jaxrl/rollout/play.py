@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxrl.metrics import masked_max, masked_mean, masked_min
 from jaxrl.rollout.agents import lanes_of, spent_on_reset
 from jaxrl.rollout.autoreset import StepOutcome, no_episode
-from jaxrl.rollout.collect import TEAM_RETURN, advance, init_actor
+from jaxrl.rollout.collect import TEAM_RETURN, act_in, advance, init_actor
 from jaxrl.rollout.running_statistics import EpisodeMoments, RunningMoments, no_rows
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import ActorState, AgentState, Algorithm, Array, Env, Episodes, Key, Mean, Metrics, Policy, PyTree
@@ -92,7 +92,7 @@ def play_row(
     agents, lane = env.num_agents, lanes_of(env_id, env.num_agents)
     if isinstance(moments, EpisodeMoments):
         moments = moments.plus(actor.input.obs, ~(result.finished.repeat(max(1, agents)) | actor.done))
-    carry, action, _ = algorithm.act(policy, actor.carry, actor.input, lane, act_key, explore=explore)
+    carry, action, _ = act_in(algorithm, env, policy, actor, env_params, lane, act_key, explore=explore)
     actor, outcome = advance(env, actor, carry, action, env_params, lane, step_key, reset_key)
     waiting = actor.done & ~spent_on_reset(actor.done, agents)  # for other agents of the same environment
     return Progress(actor._replace(done=waiting), result.after(outcome, agents), moments)

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl.rollout.agents import lanes_of
 from jaxrl.rollout.autoreset import StepOutcome
-from jaxrl.rollout.collect import advance, init_actor
+from jaxrl.rollout.collect import act_in, advance, init_actor
 from jaxrl.runtime.cli.flags import PlayOptions
 from jaxrl.runtime.console.progress import number
 from jaxrl.runtime.evaluation.evaluate_runs import episode_key
@@ -85,7 +85,7 @@ def _pure_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
     @jax.jit
     def step(policy: Policy, actor: Any, lanes: Any, time: Any) -> Any:
         act_key, step_key, unused = jax.random.split(jax.random.fold_in(row_key, time), 3)
-        carry, action, _ = algorithm.act(policy, actor.carry, actor.input, lanes, act_key, explore=explore)
+        carry, action, _ = act_in(algorithm, env, policy, actor, env.params, lanes, act_key, explore=explore)
         actor, row = advance(env, actor, carry, action, env.params, lanes, step_key, unused)
         return actor, action, row
 

@@ -1,0 +1,254 @@
+"""AlphaZero (Silver et al. 2018), with the search of Danihelka et al. (2022) by default.
+
+Reads top to bottom: settings, search, loss, storing, learning, builder. The search is in ``jaxrl.algorithms.common.tree_search``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl.algorithms.common.tree_search import PUCT, Gumbel, Node, package, search
+from jaxrl.builder.components import check_actor_critic
+from jaxrl.builder.config import BufferConfig
+from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
+from jaxrl.builder.replay_setup import ReplaySetup
+from jaxrl.builder.setup import prepare
+from jaxrl.models import actor_critic
+from jaxrl.optimize.descent import Progress
+from jaxrl.optimize.gradients import valid_means
+from jaxrl.optimize.learner import ReplayLearner
+from jaxrl.replay import Draw
+from jaxrl.replay.uniform import uniform_replay
+from jaxrl.returns import bootstrap_mask, discounts, lambda_returns
+from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.inputs import example_input, zero_invalid
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added
+from jaxrl.spaces.action_masks import MASK_KEY
+from jaxrl.spaces.entries import player_sign
+from jaxrl.spaces.goals import OBSERVATION
+from jaxrl.types import (
+    Agent,
+    Algorithm,
+    Array,
+    Env,
+    EnvLike,
+    Key,
+    Metrics,
+    Policy,
+    PyTree,
+    Rollout,
+    Simulator,
+    StepInput,
+    Symmetries,
+)
+
+
+@dataclass(frozen=True)
+class AlphaZeroConfig(BufferConfig):
+    """Structural settings of AlphaZero."""
+
+    num_envs: Count = 64
+    """Number of games played in parallel."""
+    rollout_length: Count = 32
+    batch_size: Count = 256
+    buffer_size: Count = 65_536
+    replay_ratio: Positive = 4.0
+    learning_starts: Count = 2_048
+    simulations: Count = 32
+    """Positions that a search adds to its tree."""
+    search: Gumbel | PUCT = added(Gumbel())
+    """How a search chooses actions, in the tree and for the environment."""
+    symmetries: bool = added(True)
+    """Learn from a random symmetry of each position, if the environment has some (``Env.symmetries``)."""
+
+
+class AlphaZeroHyperparams(NamedTuple):
+    """Hyperparameters of AlphaZero: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
+
+    learning_rate: shared.LearningRate = 1e-3
+    gamma: shared.Gamma = 1.0
+    value_lambda: Unit = 1.0
+    """λ of the value's targets: 1 is the outcome of the game, 0 the value that the next search found."""
+    vf_coef: NonNegative = 1.0
+    """Weight of the value's loss."""
+    max_grad_norm: shared.MaxGradNorm = 1.0
+    adam_eps: shared.AdamEps = 1e-5
+    total_steps: shared.TotalSteps = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSetup(ReplaySetup[AlphaZeroConfig]):
+    """Setup of AlphaZero."""
+
+    symmetries: Symmetries | None = None
+
+
+class SearchedRow(NamedTuple):
+    """A position with what a search and the game made of it."""
+
+    obs: PyTree
+    policy: Array
+    """f32[n]: the improved policy."""
+    value: Array
+    """f32: the λ-return, from the view of the player to move."""
+    valid: Array
+
+
+# ---------------------------------------------------------------------------------------------------------------------- search
+
+
+def policy(setup: SearchSetup, learner: ReplayLearner) -> Policy:
+    """Return the policy: the parameters, and γ for the search."""
+    return Policy(learner.params, (), setup.current(learner).gamma, learner.version)
+
+
+def act(
+    setup: SearchSetup,
+    policy: Policy,
+    carry: PyTree,
+    inputs: StepInput,
+    env_id: Array,
+    key: Key,
+    *,
+    explore: bool,
+    simulator: Simulator | None = None,
+) -> tuple[PyTree, Array, dict[str, Array]]:
+    """Search from every position, and return the chosen actions. Without a simulator, return the network's likeliest actions."""
+    _, output = setup.model.apply(policy.params, (), inputs)
+    if simulator is None:
+        found = {"search_policy": jax.nn.softmax(output.policy.logits), "root_value": output.value}
+        return carry, output.policy.mode(), found
+
+    def search_one(node: Node, state: PyTree, obs: PyTree, key: Key) -> Any:
+        def expand(key: Key, position: PyTree, action: Array) -> Any:
+            state, sign = position
+            state, reached = simulator.step(key, state, action)
+            row = StepInput(reached.obs, action, reached.reward, jnp.zeros((), bool))
+            after = setup.model.apply(policy.params, (), jax.tree.map(lambda x: jnp.asarray(x)[None], row))[1]
+            next_sign = jnp.asarray(player_sign(reached.obs), jnp.float32)
+            goes_on = jnp.where(reached.terminated, 0.0, 1.0)
+            node = Node(after.policy.logits[0], goes_on * after.value[0])
+            return (state, next_sign), reached.reward, policy.exploration * goes_on * sign * next_sign, node
+
+        position = state, jnp.asarray(player_sign(obs), jnp.float32)
+        config = setup.config
+        return search(config.search, expand, node, position, obs, key, config.simulations, explore=explore)
+
+    nodes = Node(output.policy.logits, output.value)
+    found = jax.vmap(search_one)(nodes, simulator.state, inputs.obs, fold_each(key, env_id))
+    return carry, found.action, {"search_policy": found.policy, "root_value": found.value}
+
+
+# ------------------------------------------------------------------------------------------------------------------------ loss
+
+
+def alphazero_loss(setup: SearchSetup, vf_coef: Array, params: PyTree, batch: SearchedRow) -> tuple[Array, dict[str, Array]]:
+    """Mean over valid rows of −Σₐ π(a)·log p(a) + vf_coef·(z − v)² (Silver et al. 2018, equation 1; its weight decay belongs to
+    the optimiser), where π is the policy that the search improved and z the return."""
+    batch = zero_invalid(batch, batch.valid)
+    inputs = without_history(batch.obs, batch.valid)
+    output = setup.model.apply(params, (), inputs)[1]
+    log_prob = jax.nn.log_softmax(output.policy.logits)
+    cross_entropy = -jnp.where(batch.policy > 0, batch.policy * log_prob, 0.0).sum(-1)
+    value_loss = (batch.value - output.value) ** 2
+    entropy = -jnp.where(batch.policy > 0, batch.policy * jnp.log(jnp.where(batch.policy > 0, batch.policy, 1.0)), 0.0).sum(-1)
+    logged = {"losses/policy_loss": cross_entropy, "losses/value_loss": value_loss, "losses/search_entropy": entropy}
+    return valid_means(cross_entropy + vf_coef * value_loss, logged, batch.valid, setup.axis_name)
+
+
+def without_history(obs: PyTree, like: Array) -> StepInput:
+    """Return inputs of a model that sees observations alone, [N]."""
+    return StepInput(obs, jnp.zeros(like.shape, jnp.int32), jnp.zeros(like.shape), jnp.zeros(like.shape, bool))
+
+
+def reflected(symmetries: Symmetries, row: SearchedRow, key: Key) -> SearchedRow:
+    """Return a row, unbatched, under a random symmetry of its board."""
+    squares, actions = (jnp.asarray(x) for x in symmetries)
+    which = jax.random.randint(key, (), 0, len(squares))
+    board = row.obs[OBSERVATION]
+    flat = board.reshape(squares.shape[1], -1)[squares[which]].reshape(board.shape)
+    obs = {**row.obs, OBSERVATION: flat, MASK_KEY: row.obs[MASK_KEY][actions[which]]}
+    return row._replace(obs=obs, policy=row.policy[actions[which]])
+
+
+# ------------------------------------------------------------------------------------------------------------ storing, learning
+
+
+def init(setup: SearchSetup, key: Key, hyperparams: AlphaZeroHyperparams) -> ReplayLearner:
+    learner = setup.init_learner(key, hyperparams)
+    obs = jax.tree.map(lambda x: x[0], example_input(setup.observation_space, setup.action_space).obs)
+    row = SearchedRow(obs, jnp.zeros(int(setup.action_space.n)), jnp.zeros(()), jnp.zeros((), bool))  # type: ignore[attr-defined]
+    return ReplayLearner(**learner._asdict(), replay=setup.replay.init(row))
+
+
+def observe(setup: SearchSetup, learner: ReplayLearner, rollout: Rollout) -> ReplayLearner:
+    """Store a rollout's positions with their λ-returns. Games that go on after its end bootstrap from the network's value."""
+    hp = setup.current(learner)
+    last = jax.tree.map(lambda x: x[-1], zero_invalid(rollout.inputs, bootstrap_mask(rollout)))
+    beyond = setup.model.apply(learner.params, (), last)[1].value
+    reached = jnp.concatenate([rollout.extras["root_value"][1:], beyond[None]])
+    value = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma, hp.value_lambda), reached, rollout.valid)
+    obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
+    rows = SearchedRow(obs, rollout.extras["search_policy"], value, rollout.valid)
+    return learner._replace(replay=setup.replay.add(learner.replay, rows, rollout.env_id))
+
+
+def learn(setup: SearchSetup, learner: ReplayLearner) -> tuple[ReplayLearner, Metrics]:
+    hp, symmetries = setup.current(learner), setup.symmetries
+    descent = setup.descent(hp, learner.params)
+    keys = jax.random.split(setup.device_key(setup.stream(learner, 0)), setup.config.updates_per_iteration)
+
+    def batch(replay: PyTree, draw: Draw) -> SearchedRow:
+        row = setup.replay.take(replay, draw, 0)
+        return row._replace(valid=draw.valid)
+
+    def update_once(progress: Progress, drawn: tuple[Array, SearchedRow, Key]) -> Any:
+        _, rows, key = drawn
+        if symmetries is not None:
+            rows = jax.vmap(lambda row, key: reflected(symmetries, row, key))(rows, jax.random.split(key, len(rows.valid)))
+        progress, metrics = descent.step(lambda params: alphazero_loss(setup, hp.vf_coef, params, rows), progress)
+        return progress, (metrics, ())
+
+    start = descent.start(learner.params, learner.opt_state)
+    progress, replay, metrics = setup.scan_updates(learner, update_once, start, batch, keys)
+    return setup.updated(learner, hp, metrics, **descent.finish(progress), replay=replay)
+
+
+# --------------------------------------------------------------------------------------------------------------------- builder
+
+
+def make_algorithm(setup: SearchSetup) -> Algorithm:
+    """Return AlphaZero as an ``Algorithm``, bound to spaces but not to an environment."""
+    return setup.algorithm(init=init, policy=policy, act=act, observe=observe, learn=learn, plans=True)
+
+
+@with_keywords_of(agent_keywords)
+def make_alphazero(env: EnvLike, **keywords: Any) -> Agent:
+    """AlphaZero (Silver et al. 2018; Danihelka et al. 2022) for Discrete actions: games of two players, by self-play, and pure
+    environments of one player. Each action is chosen by a tree search with the environment itself, whose results the network
+    learns. Policies of ``load_policy`` act by the network alone.
+
+    Args:
+      model: arguments of ``jaxrl.models.actor_critic``; or a memoryless Model whose outputs are ``ActorCriticOutput``, or a
+        function of (observation_space, action_space) that returns one. Default: convolutions for boards, two MLPs of 2×64, tanh,
+        for vectors.
+
+    Raises:
+      ImportError: mctx is not installed.
+    """
+    package()
+    settings, parts = split_keywords(make_alphazero, keywords)
+    config, hyperparams = AlphaZeroConfig, AlphaZeroHyperparams
+    prepared = prepare(make_alphazero, env, config, hyperparams, settings, (spaces.Discrete,), actor_critic, parts)
+    check_actor_critic(parts["model"], prepared.output, prepared.env.action_space)
+    found = prepared.setup.config
+    sizes = (found.buffer_size // found.num_envs, found.num_envs, found.rollout_length)
+    replay = uniform_replay(*sizes, before=0, after=0)
+    symmetries = prepared.env.symmetries if isinstance(prepared.env, Env) and found.symmetries else None
+    return prepared.bind(make_algorithm(SearchSetup.from_setup(prepared.setup, replay=replay, symmetries=symmetries)))
