@@ -14,6 +14,7 @@ from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Muncha
 from jaxrl.algorithms.common.quantile_critics import Quantiles
 from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature
 from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN
+from jaxrl.algorithms.common.tree_search import PUCT, Gumbel
 from jaxrl.algorithms.common.value_rescaling import Rescale
 from jaxrl.evolution.evosax_adapter import Evosax
 from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise
@@ -27,6 +28,7 @@ __all__ = [
     "CQL",
     "IQN",
     "OU",
+    "PUCT",
     "QMIX",
     "QR",
     "VDN",
@@ -45,6 +47,7 @@ __all__ = [
     "Future",
     "Gaussian",
     "Greedy",
+    "Gumbel",
     "GumbelSoftmax",
     "KLPenalty",
     "LagrangeCQL",

@@ -34,7 +34,7 @@ class Entry(NamedTuple):
     actions: tuple[str, ...]
     """Kinds of action spaces that the algorithm supports."""
     family: str
-    """``on-policy``, ``replay``, ``dataset`` or ``evolution``."""
+    """``on-policy``, ``replay``, ``dataset``, ``evolution``, or ``planning`` with the environment itself."""
     memory: bool
     """Recurrent models are supported."""
     paper: Paper | None
@@ -265,6 +265,17 @@ ALGORITHMS = {
             paper=Paper("Salimans et al.", 2017, "arXiv:1703.03864"),
             module="jaxrl.algorithms.es",
             network="greedy_policy",
+        ),
+        Entry(
+            "alphazero",
+            "AlphaZero",
+            "tree search with the environment, and a network that learns from it; self-play",
+            actions=("Discrete",),
+            family="planning",
+            memory=False,
+            paper=Paper("Silver et al.", 2018, "doi:10.1126/science.aar6404"),
+            module="jaxrl.algorithms.alphazero",
+            network="actor_critic",
         ),
     )
 }

@@ -458,8 +458,8 @@ class ActFn(Protocol):
         Random numbers of environment i depend only on (key, env_id[i]), not on the rest of the batch.
 
         Args:
-          planning: only with ``Algorithm.plans``, and only where there is a pure environment: ``simulator``, a ``Simulator``. What
-            it simulates draws from ``key``, so a plan does not see the random numbers that the environment will draw.
+          planning: only with ``Algorithm.plans``, in pure environments: ``simulator``, a ``Simulator``. What it simulates draws
+            from ``key``, so a plan does not see the random numbers that the environment will draw.
         """
         ...
 

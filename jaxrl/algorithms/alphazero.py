@@ -5,6 +5,7 @@ Reads top to bottom: settings, search, loss, storing, learning, builder. The sea
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import prepare
 from jaxrl.models import actor_critic
+from jaxrl.models.heads import masked
 from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import ReplayLearner
@@ -77,6 +79,8 @@ class AlphaZeroHyperparams(NamedTuple):
     """λ of the value's targets: 1 is the outcome of the game, 0 the value that the next search found."""
     vf_coef: NonNegative = 1.0
     """Weight of the value's loss."""
+    epsilon: Unit = 0.1
+    """Probability of a random move in training, so that games differ. Returns do not look beyond such moves."""
     max_grad_norm: shared.MaxGradNorm = 1.0
     adam_eps: shared.AdamEps = 1e-5
     total_steps: shared.TotalSteps = 0.0
@@ -87,6 +91,13 @@ class SearchSetup(ReplaySetup[AlphaZeroConfig]):
     """Setup of AlphaZero."""
 
     symmetries: Symmetries | None = None
+
+
+class Exploration(NamedTuple):
+    """Exploration state of a policy: what a search needs besides the network."""
+
+    gamma: Array
+    epsilon: Array
 
 
 class SearchedRow(NamedTuple):
@@ -104,8 +115,9 @@ class SearchedRow(NamedTuple):
 
 
 def policy(setup: SearchSetup, learner: ReplayLearner) -> Policy:
-    """Return the policy: the parameters, and γ for the search."""
-    return Policy(learner.params, (), setup.current(learner).gamma, learner.version)
+    """Return the policy: the parameters, and γ and ε for the search."""
+    hp = setup.current(learner)
+    return Policy(learner.params, (), Exploration(hp.gamma, hp.epsilon), learner.version)
 
 
 def act(
@@ -119,11 +131,12 @@ def act(
     explore: bool,
     simulator: Simulator | None = None,
 ) -> tuple[PyTree, Array, dict[str, Array]]:
-    """Search from every position, and return the chosen actions. Without a simulator, return the network's likeliest actions."""
+    """Search from every position, and return the chosen actions, with ``explore`` sometimes random ones. Without a simulator,
+    return the network's likeliest actions."""
     _, output = setup.model.apply(policy.params, (), inputs)
     if simulator is None:
-        found = {"search_policy": jax.nn.softmax(output.policy.logits), "root_value": output.value}
-        return carry, output.policy.mode(), found
+        action, at_random = output.policy.mode(), jnp.zeros(env_id.shape, bool)
+        return carry, action, extras(jax.nn.softmax(output.policy.logits), output.value, at_random)
 
     def search_one(node: Node, state: PyTree, obs: PyTree, key: Key) -> Any:
         def expand(key: Key, position: PyTree, action: Array) -> Any:
@@ -134,15 +147,28 @@ def act(
             next_sign = jnp.asarray(player_sign(reached.obs), jnp.float32)
             goes_on = jnp.where(reached.terminated, 0.0, 1.0)
             node = Node(after.policy.logits[0], goes_on * after.value[0])
-            return (state, next_sign), reached.reward, policy.exploration * goes_on * sign * next_sign, node
+            discount = policy.exploration.gamma * goes_on * sign * next_sign
+            return (state, next_sign), reached.reward, discount, node
 
         position = state, jnp.asarray(player_sign(obs), jnp.float32)
         config = setup.config
         return search(config.search, expand, node, position, obs, key, config.simulations, explore=explore)
 
     nodes = Node(output.policy.logits, output.value)
-    found = jax.vmap(search_one)(nodes, simulator.state, inputs.obs, fold_each(key, env_id))
-    return carry, found.action, {"search_policy": found.policy, "root_value": found.value}
+    keys = fold_each(key, env_id)
+    found = jax.vmap(search_one)(nodes, simulator.state, inputs.obs, keys)
+    if not explore:
+        return carry, found.action, extras(found.policy, found.value, jnp.zeros(env_id.shape, bool))
+    # Far from the numbers that a search folds in.
+    keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, 2**31 - 1)))(keys)
+    at_random = jax.vmap(jax.random.uniform)(keys[:, 0]) < policy.exploration.epsilon
+    logits = masked(jnp.zeros_like(output.policy.logits), inputs.obs)
+    drawn = jax.vmap(jax.random.categorical)(keys[:, 1], logits).astype(jnp.int32)
+    return carry, jnp.where(at_random, drawn, found.action), extras(found.policy, found.value, at_random)
+
+
+def extras(policy: Array, value: Array, at_random: Array) -> dict[str, Array]:
+    return {"search_policy": policy, "root_value": value, "at_random": at_random}
 
 
 # ------------------------------------------------------------------------------------------------------------------------ loss
@@ -188,12 +214,16 @@ def init(setup: SearchSetup, key: Key, hyperparams: AlphaZeroHyperparams) -> Rep
 
 
 def observe(setup: SearchSetup, learner: ReplayLearner, rollout: Rollout) -> ReplayLearner:
-    """Store a rollout's positions with their λ-returns. Games that go on after its end bootstrap from the network's value."""
+    """Store a rollout's positions with their λ-returns. Games that go on after its end bootstrap from the network's value, and a
+    position with a random move from the value that its search found."""
     hp = setup.current(learner)
     last = jax.tree.map(lambda x: x[-1], zero_invalid(rollout.inputs, bootstrap_mask(rollout)))
     beyond = setup.model.apply(learner.params, (), last)[1].value
-    reached = jnp.concatenate([rollout.extras["root_value"][1:], beyond[None]])
-    value = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma, hp.value_lambda), reached, rollout.valid)
+    found, at_random = rollout.extras["root_value"], rollout.extras["at_random"]
+    discount, trace = discounts(rollout, hp.gamma, hp.value_lambda)
+    trace = jnp.where(jnp.concatenate([at_random[1:], jnp.zeros_like(at_random[:1])]), 0.0, trace)
+    value = lambda_returns(rollout.reward, discount, trace, jnp.concatenate([found[1:], beyond[None]]), rollout.valid)
+    value = jnp.where(at_random & rollout.valid, found, value)
     obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
     rows = SearchedRow(obs, rollout.extras["search_policy"], value, rollout.valid)
     return learner._replace(replay=setup.replay.add(learner.replay, rows, rollout.env_id))
@@ -244,6 +274,8 @@ def make_alphazero(env: EnvLike, **keywords: Any) -> Agent:
     """
     package()
     settings, parts = split_keywords(make_alphazero, keywords)
+    if isinstance(parts["model"], Mapping) and parts["model"].get("use_previous"):
+        raise ValueError("use_previous=True has no effect: it learns from positions, without the moves before")
     config, hyperparams = AlphaZeroConfig, AlphaZeroHyperparams
     prepared = prepare(make_alphazero, env, config, hyperparams, settings, (spaces.Discrete,), actor_critic, parts)
     check_actor_critic(parts["model"], prepared.output, prepared.env.action_space)

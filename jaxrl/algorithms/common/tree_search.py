@@ -24,7 +24,7 @@ class Found(NamedTuple):
     policy: Array
     """f32[n]: the improved policy, to learn from."""
     value: Array
-    """f32[]: the value of the position after the search."""
+    """f32[]: the value that the search found for the chosen action."""
 
 
 class Node(NamedTuple):
@@ -67,13 +67,17 @@ class Gumbel(Option):
 
 @option("puct")
 class PUCT(Option):
-    """Search by upper confidence bounds with priors (Silver et al. 2018; Schrittwieser et al. 2020, equation 2). In training, noise
-    is added to the priors of the root, and actions are drawn in proportion to their visits."""
+    """Search by upper confidence bounds with priors (Silver et al. 2018; Schrittwieser et al. 2020, equation 2). In training,
+    noise is added to the priors of the root, and actions are drawn in proportion to their visits."""
 
     dirichlet_alpha: Positive = 0.3
+    """α of the Dirichlet noise; about 10 divided by the number of allowed moves."""
     dirichlet_fraction: Unit = 0.25
+    """Weight of the noise beside the prior."""
     c_init: NonNegative = 1.25
+    """c₁: weight of the prior beside the values."""
     c_base: Positive = 19652.0
+    """c₂: number of visits at which the prior's weight begins to grow."""
 
     def search(self, root: Any, recurrent: Any, key: Key, simulations: int, invalid: Any, explore: bool) -> Any:
         mctx = package()
@@ -121,5 +125,5 @@ def search(
     root = package().RootFnOutput(prior_logits=node.logits[None], value=node.value[None], embedding=alone(position))
     invalid = None if mask is None else 1 - mask[None].astype(jnp.int32)
     found = method.search(root, recurrent, key, simulations, invalid, explore)
-    value = found.search_tree.summary().value[0]
-    return Found(found.action[0].astype(jnp.int32), found.action_weights[0], value)
+    action = found.action[0].astype(jnp.int32)
+    return Found(action, found.action_weights[0], found.search_tree.summary().qvalues[0, action])

@@ -46,7 +46,9 @@ def arena(
     Args:
       env: a game of two players (``Env.players``), or its id.
       players: names -> ``"random"``, ``"one_ply"`` (wins at once if it can), ``"two_ply"`` (and does not let the other do so),
-        the folder of a run, a policy of ``load_policy``, or a pair of an agent and a state of one seed; or a sequence of texts.
+        ``"mcts:100"`` (a tree search with 100 simulations and random games in place of a network), the folder of a run, a policy
+        of ``load_policy``, or a pair of an agent and a state of one seed; or a sequence of texts. AlphaZero searches, except as a
+        policy that was loaded without ``search``.
       games: of each pair; an even number.
       seed: of the openings, and of players that draw.
       opening_moves: number of random moves with which a game begins, so that policies without chance do not repeat a game.

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl.rollout.collect import fold_each
-from jaxrl.runtime.arena.names import LOOK_AHEAD, RANDOM, UNTRAINED
+from jaxrl.algorithms.common.tree_search import PUCT, Node, search
+from jaxrl.distributions import MASKED
+from jaxrl.rollout.collect import fold_each, simulator_of
+from jaxrl.runtime.arena.names import LOOK_AHEAD, MCTS, RANDOM, UNTRAINED
 from jaxrl.runtime.evaluation.load_policy import load_policy
 from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.spaces.action_masks import MASK_KEY
+from jaxrl.spaces.entries import player_sign
 from jaxrl.spaces.trees import space_text
-from jaxrl.types import Agent, AgentState, Array, Env, Key, Policy, PyTree, StepInput
+from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, Key, Policy, PyTree, StepInput
 
 
 class Entrant(NamedTuple):
@@ -30,11 +34,14 @@ class Entrant(NamedTuple):
 
 def random_action(env: Env, inputs: StepInput, game: Array, key: Key) -> Array:
     """Return allowed actions that are equally likely, i32[B]."""
-    number = int(env.action_space.n)  # type: ignore[attr-defined]
-    draw = jax.vmap(lambda key: jax.random.permutation(key, number))(fold_each(key, game))
-    mask = inputs.obs[MASK_KEY].astype(bool) if MASK_KEY in inputs.obs else jnp.ones_like(draw, bool)
-    mask |= ~mask.any(-1, keepdims=True)
-    return jnp.argmax(jnp.where(mask, draw, -1), -1).astype(jnp.int32)
+    return jax.vmap(partial(random_one, env))(inputs.obs, fold_each(key, game))
+
+
+def random_one(env: Env, obs: PyTree, key: Key) -> Array:
+    """Return an allowed action, i32[], each equally likely."""
+    draw = jax.random.uniform(key, (int(env.action_space.n),))  # type: ignore[attr-defined]
+    mask = obs[MASK_KEY].astype(bool) if MASK_KEY in obs else jnp.ones_like(draw, bool)
+    return jnp.argmax(jnp.where(mask | ~mask.any(), draw, -1.0)).astype(jnp.int32)
 
 
 def random_entrant(env: Env) -> Entrant:
@@ -69,14 +76,74 @@ def look_ahead_entrant(env: Env, plies: int) -> Entrant:
     return Entrant(f"{plies} plies", act)
 
 
-def policy_entrant(name: str, algorithm: Any, policy: Policy, *, explore: bool = False) -> Entrant:
-    """Return a player that acts as an algorithm's policy does, greedily unless ``explore``."""
+def search_entrant(env: Env, simulations: int) -> Entrant:
+    """Return a player that searches without a network: priors are equal, and a position is worth the outcome of one random game
+    from it (Kocsis & Szepesvári 2006; Coulom 2006)."""
+
+    def node(state: PyTree, obs: PyTree, over: Array, key: Key) -> Node:
+        logits = jnp.where(obs[MASK_KEY] > 0, 0.0, MASKED)
+        return Node(logits, random_outcome(env, state, obs, over, key))
+
+    def expand(key: Key, position: PyTree, action: Array) -> Any:
+        step_key, key = jax.random.split(key)
+        state, sign = position
+        state, reached = env.step(step_key, state, action, env.params)
+        after = jnp.float32(player_sign(reached.obs))
+        discount = jnp.where(reached.terminated, 0.0, sign * after)
+        return (state, after), reached.reward, discount, node(state, reached.obs, reached.terminated, key)
+
+    def best(state: PyTree, obs: PyTree, key: Key) -> Array:
+        root_key, key = jax.random.split(key)
+        root, position = node(state, obs, jnp.zeros((), bool), root_key), (state, jnp.float32(player_sign(obs)))
+        return search(PUCT(), expand, root, position, obs, key, simulations, explore=False).action
+
+    def act(policy: Any, carry: PyTree, inputs: StepInput, env_state: PyTree, game: Array, key: Key) -> tuple[PyTree, Array]:
+        return carry, jax.vmap(best)(env_state, inputs.obs, fold_each(key, game))
+
+    return Entrant(f"{MCTS}{simulations}", act)
+
+
+def random_outcome(env: Env, state: PyTree, obs: PyTree, over: Array, key: Key) -> Array:
+    """Return what the player to move gains in one game of random moves, f32[]; 0 if the game is over."""
+
+    def goes_on(at: Any) -> Array:
+        return ~at[2]
+
+    def move(at: Any) -> Any:
+        state, obs, _, gain, time = at
+        choose_key, step_key = jax.random.split(jax.random.fold_in(key, time))
+        action = random_one(env, obs, choose_key)
+        after, reached = env.step(step_key, state, action, env.params)
+        return (
+            after,
+            reached.obs,
+            reached.terminated | reached.truncated,
+            gain + mover * player_sign(obs) * reached.reward,
+            time + 1,
+        )
+
+    mover = jnp.float32(player_sign(obs))
+    return jax.lax.while_loop(goes_on, move, (state, obs, over, jnp.float32(0), jnp.int32(0)))[3]
+
+
+def policy_entrant(name: str, env: Env, algorithm: Algorithm, policy: Policy, *, explore: bool, search: bool = True) -> Entrant:
+    """Return a player that acts as an algorithm's policy does, greedily unless ``explore``. One that plans searches the game,
+    unless ``search`` is False."""
 
     def act(policy: Policy, carry: PyTree, inputs: StepInput, env_state: PyTree, game: Array, key: Key) -> tuple[PyTree, Array]:
-        carry, action, _ = algorithm.act(policy, carry, inputs, game, key, explore=explore)
+        planning = {"simulator": simulator_of(env, env_state, env.params)} if algorithm.plans and search else {}
+        carry, action, _ = algorithm.act(policy, carry, inputs, game, key, explore=explore, **planning)
         return carry, action
 
     return Entrant(name, act, policy, algorithm.initial_carry)
+
+
+def simulations_of(player: str) -> int:
+    """Return the number in ``mcts:100``."""
+    number = player.removeprefix(MCTS)
+    if not number.isdecimal() or int(number) < 1:
+        raise ValueError(f"player {player!r} must end with its number of simulations, as in '{MCTS}100'")
+    return int(number)
 
 
 def entrant_of(env: Env, name: str, player: Any) -> Entrant:
@@ -93,15 +160,19 @@ def entrant_of(env: Env, name: str, player: Any) -> Entrant:
         return random_entrant(env)._replace(name=name)
     if isinstance(player, str) and player in LOOK_AHEAD:
         return look_ahead_entrant(env, LOOK_AHEAD[player])._replace(name=name)
-    if isinstance(player, str | os.PathLike):
+    if isinstance(player, str) and player.startswith(MCTS):
+        return search_entrant(env, simulations_of(player))._replace(name=name)
+    searches = isinstance(player, str | os.PathLike)
+    if searches:
         player = load_policy(player)
     if isinstance(player, LoadedPolicy):
         spaces = (player.observation_space, player.action_space)
-        entrant = policy_entrant(name, player.algorithm, player.policy, explore=player.explore)
+        searches |= player.search is not None
+        entrant = policy_entrant(name, env, player.algorithm, player.policy, explore=player.explore, search=searches)
     elif isinstance(player, tuple) and len(player) == 2 and isinstance(player[0], Agent) and isinstance(player[1], AgentState):
         agent, state = player
         spaces = (agent.env.observation_space, agent.env.action_space)
-        entrant = policy_entrant(name, agent.algorithm, agent.algorithm.policy(state.learner))
+        entrant = policy_entrant(name, env, agent.algorithm, agent.algorithm.policy(state.learner), explore=False)
     else:
         raise TypeError(
             f"player {name!r} is {player!r}: use {', '.join(map(repr, UNTRAINED))}, the folder of a run, a policy of "

@@ -13,7 +13,8 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.agent import state_shapes
-from jaxrl.builder.spec import build_again
+from jaxrl.builder.spec import algorithm_name, build_again
+from jaxrl.envs import make_env
 from jaxrl.runtime.checkpoint.manifest import latest_step
 from jaxrl.runtime.checkpoint.restore import read_arrays, restore
 from jaxrl.runtime.checkpoint.transfer import by_path, check_which, saved_folder
@@ -27,7 +28,7 @@ from jaxrl.runtime.system.warn import warn
 from jaxrl.spaces.entries import players_of
 from jaxrl.spaces.goals import ACHIEVED, DESIRED, has_goals
 from jaxrl.spaces.trees import realize_space
-from jaxrl.types import Agent, ComputeRewardFn, HostEnv, HostEnvs, Key, Policy
+from jaxrl.types import Agent, ComputeRewardFn, Env, HostEnv, HostEnvs, Key, Policy
 
 
 def load_policy(
@@ -37,6 +38,7 @@ def load_policy(
     which: str = "best",
     explore: bool = False,
     key: Key | None = None,
+    search: bool = False,
     trust: str | Iterable[str] = (),
     **parts: Any,
 ) -> LoadedPolicy:
@@ -51,13 +53,16 @@ def load_policy(
       explore: default of calls: act as in training instead of greedily. Use it for policies that perform worse, or do not move,
         when greedy. A run with ``eval_explore`` chose its best policies in this way.
       key: random key for exploring, from which every call draws a new one; without it, each call that explores needs a key.
+      search: for algorithms that plan with the environment, such as AlphaZero: search from the states of the environment that
+        calls get, ``policy(obs, env_state=state)``. Without it the network acts alone. The environment is then needed.
       trust: packages or modules used by the run, whose code may run: ``("my_package",)``. Otherwise only parts of jaxrl, and
         parts that were passed to a builder in this process, are imported. The environment is not needed.
       parts: parts of the agent that no other process can import, passed again: ``model=my_function``.
 
     Raises:
       FileNotFoundError: the folder holds no run, or the run has saved nothing yet.
-      ValueError: the run has no such seed; ``which`` is unknown; a part of the agent cannot be imported or is not trusted.
+      ValueError: the run has no such seed; ``which`` is unknown; a part of the agent cannot be imported or is not trusted;
+        ``search`` has no effect.
       TypeError: a keyword is not a part of the agent.
       CheckpointError: the saved policy is damaged.
     """
@@ -70,7 +75,18 @@ def load_policy(
     policy = jax.tree.map(lambda x: jnp.asarray(x)[best], saved.policies)
     about = "; ".join(filter(None, (chosen(run, which, saved.step), greedy_warning(run))))
     keywords: dict[str, Any] = {"explore": explore, "key": key, "about": about}
+    if search:
+        keywords["search"] = searched_env(saved.agent, read_config(run))
     return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step, **keywords)
+
+
+def searched_env(agent: Agent, config: Mapping[str, Any]) -> Env:
+    """Return the environment of a run whose algorithm plans with it. Raise ValueError if it does not."""
+    if not agent.algorithm.plans:
+        raise ValueError(f"search=True has no effect: {algorithm_name(agent.spec)} does not plan with the environment")
+    env = make_env(config["agent"]["env"])
+    assert isinstance(env, Env)
+    return env
 
 
 class SavedPolicies(NamedTuple):

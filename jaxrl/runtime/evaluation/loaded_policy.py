@@ -13,11 +13,12 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.rollout.autoreset import zero_actions
+from jaxrl.rollout.collect import simulator_of
 from jaxrl.runtime.evaluation.export import PLATFORMS, export_row, flat_arrays
 from jaxrl.runtime.system.disk import absolute, replacing
 from jaxrl.spaces.entries import PRIVILEGED_KEY, has_privileged_state
 from jaxrl.spaces.trees import show_shapes, zeros
-from jaxrl.types import Agent, Array, Key, Policy, PyTree, StepInput
+from jaxrl.types import Agent, Array, Env, Key, Policy, PyTree, StepInput
 
 
 class PolicyMemory(NamedTuple):
@@ -44,6 +45,7 @@ class LoadedPolicy:
         explore: bool = False,
         key: Key | None = None,
         about: str = "",
+        search: Env | None = None,
     ) -> None:
         self.observation_space: spaces.Space = agent.env.observation_space
         self.action_space: spaces.Space = agent.env.action_space
@@ -53,9 +55,11 @@ class LoadedPolicy:
         """Description, with scores of this and the run's other policies, and a warning if greedy ones are far below training."""
         self.explore = explore
         """Default for the ``explore`` of a call."""
+        self.search = search
+        """The environment in which a policy that plans searches; None: its network acts alone."""
         self.algorithm = agent.algorithm
         """The algorithm, whose ``act`` computes the actions."""
-        self._act = jax.jit(partial(_act, agent.algorithm.act), static_argnames=("explore", "impl"))
+        self._act = jax.jit(partial(_act, self._row), static_argnames=("explore", "impl"))
         self._draws = None if key is None else _plain(key)
         self._num_draws = 0
         self._memory: PolicyMemory | None = None
@@ -63,7 +67,15 @@ class LoadedPolicy:
         self._expected = [(f"obs{jax.tree_util.keystr(path)}", x.shape, np.dtype(x.dtype)) for path, x in leaves]
         """Name, shape and dtype of each leaf of an observation."""
 
-    def __call__(self, obs: PyTree, *, explore: bool | None = None, key: Key | None = None, prev_reward: Any = 0.0) -> Any:
+    def __call__(
+        self,
+        obs: PyTree,
+        *,
+        explore: bool | None = None,
+        key: Key | None = None,
+        prev_reward: Any = 0.0,
+        env_state: PyTree = None,
+    ) -> Any:
         """Return the action in the environment's units, as a NumPy array: for one observation, or [B] for a batch.
 
         Args:
@@ -73,6 +85,7 @@ class LoadedPolicy:
           key: random key for exploring in this call; default: a new key for each call, derived from the key passed to
             ``load_policy``.
           prev_reward: reward of the previous action, for policies that use it (recurrent ones do).
+          env_state: with ``search``, the state of the environment, or a batch of them, as its ``reset`` and ``step`` return it.
 
         Raises:
           ValueError, TypeError: the observation has a different structure, shape or dtype; or a key is missing.
@@ -90,9 +103,22 @@ class LoadedPolicy:
             np.full(size, 0.0 if is_first else prev_reward, np.float32),  # type: ignore[arg-type]
             np.full(size, is_first),  # type: ignore[arg-type]
         )
-        self._memory = self._act(self.policy, memory.carry, inputs, draws, number, explore=explore, impl=impl)
+        states = self._states(env_state, batch)
+        self._memory = self._act(self.policy, memory.carry, inputs, draws, number, states, explore=explore, impl=impl)
         action = np.asarray(self._memory.action)
         return action[0] if batch is None else action
+
+    def _states(self, env_state: PyTree, batch: int | None) -> PyTree:
+        """Return the states to search from, [B]; None without a search."""
+        if (env_state is None) != (self.search is None):
+            fix = "pass env_state=state" if env_state is None else "load it with search=True"
+            raise ValueError(f"a search needs the states of the environment, and a policy that searches: {fix}")
+        return jax.tree.map(lambda x: jnp.asarray(x)[None], env_state) if batch is None else env_state
+
+    def _row(self, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, states: Any, **how: Any) -> Any:
+        if self.search is not None:
+            how["simulator"] = simulator_of(self.search, states, self.search.params)
+        return self.algorithm.act(policy, carry, inputs, env_id, key, **how)
 
     def __repr__(self) -> str:
         how = "exploring" if self.explore else "greedy"
@@ -188,7 +214,7 @@ def _act(
     inputs: StepInput,
     draws: Array | None,
     number: Array | None,
-    *,
+    *given: PyTree,
     explore: bool,
     impl: Any,
 ) -> PolicyMemory:
@@ -197,7 +223,7 @@ def _act(
     if number is not None:
         key = jax.random.fold_in(key, number)
     env_id = jnp.arange(inputs.is_first.shape[0], dtype=jnp.int32)
-    carry, action, _ = act(policy, carry, inputs, env_id, key, explore=explore)
+    carry, action, _ = act(policy, carry, inputs, env_id, key, *given, explore=explore)
     return PolicyMemory(carry, action)
 
 

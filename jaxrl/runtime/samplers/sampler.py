@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.builder.spec import algorithm_name
 from jaxrl.rollout.collect import episode_metrics, to_rollout
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
 from jaxrl.runtime.samplers.rollout_buffer import Index, RolloutBuffer
@@ -185,9 +186,14 @@ def not_in_background(agent: Agent, sampler: str) -> TypeError:
 
 
 def host_env(agent: Agent) -> HostEnv:
-    """Return the agent's environment; raise TypeError if it does not run on the host."""
+    """Return the agent's environment. Raise TypeError if it is not on the host, and ValueError if the agent plans with it."""
     if not isinstance(agent.env, HostEnv):
         raise TypeError(f"{agent.env.name} is a pure environment: agent.step collects and learns in one program")
+    if agent.algorithm.plans:
+        raise ValueError(
+            f"{algorithm_name(agent.spec)} plans with the environment itself, and {agent.env.name} is on the host: use an "
+            "environment written in JAX"
+        )
     return agent.env
 
 

@@ -73,7 +73,8 @@ def learns_alike(agent: Agent) -> bool:
     Replay algorithms draw a different batch on each device. A custom function that computes a mean or a maximum would see only a
     device's share.
     """
-    without_replay = [{"import": f"{x.module}:{x.builder}"} for x in ALGORITHMS.values() if x.family != "replay"]
+    entries = [x for x in ALGORITHMS.values() if x.family not in ("replay", "planning")]
+    without_replay = [{"import": f"{x.module}:{x.builder}"} for x in entries]
     parts = agent.spec.get("parts", {})
     has_builders_step = getattr(agent.step, "__module__", None) == agents.__name__ and not hasattr(agent.step, "__wrapped__")
     return (

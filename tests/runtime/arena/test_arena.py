@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.envs.builtin.line_games import LineGameState
 from jaxrl.runtime.arena.arena import arena, results_of
-from jaxrl.runtime.arena.entrants import Entrant, random_entrant
+from jaxrl.runtime.arena.entrants import Entrant, random_entrant, random_outcome
 from jaxrl.runtime.arena.games import play_games, schedule
 from jaxrl.runtime.arena.ratings import intervals, ratings
 from tests.helpers.agents import small
@@ -102,6 +103,33 @@ def test_players_without_training() -> None:
     assert (other.wins != found.wins).any()
 
 
+def test_search_without_a_network() -> None:
+    """It beats random play, and more simulations beat fewer."""
+    found = arena(TIC_TAC_TOE, ["random", "mcts:5", "mcts:100"], games=60)
+    assert found.score("mcts:100", "random") > 0.85 and found.score("mcts:100", "mcts:5") > 0.6
+    for wrong in ("mcts:", "mcts:0", "mcts:x"):
+        with pytest.raises(ValueError, match=f"player '{wrong}' must end with its number of simulations"):
+            arena(TIC_TAC_TOE, ["random", wrong])
+
+
+def test_the_outcome_of_random_games() -> None:
+    """From the view of the player to move: the mean outcome is that of an exact calculation, and 0 if the game is over."""
+    env: Any = jaxrl.make_env(TIC_TAC_TOE)
+    # The first player has squares 0, 1, 4 and 5, the second 2, 3, 6; it is the second one's move, with 7 and 8 free.
+    stones = np.zeros((2, 9), bool)
+    stones[0, [0, 1, 4, 5]], stones[1, [2, 3, 6]] = True, True
+    state = LineGameState(jnp.asarray(stones), jnp.int32(1))
+    _, obs = env.reset(KEY(), ())
+    obs = {**obs, "action_mask": jnp.asarray(~stones.any(0), jnp.int8), "player": jnp.int32(1)}
+    play = jax.jit(jax.vmap(lambda key, over: random_outcome(env, state, obs, over, key), in_axes=(0, None)))
+    # 7 lets the first player take 8, which completes 0, 4, 8; after 8 it takes 7 and completes 1, 4, 7.
+    assert np.asarray(play(jax.random.split(KEY(), 64), False)).tolist() == [-1.0] * 64
+    assert not np.asarray(play(jax.random.split(KEY(), 4), True)).any()
+    fresh, obs = env.reset(KEY(), ())
+    from_start = jax.jit(jax.vmap(lambda key: random_outcome(env, fresh, obs, jnp.array(False), key)))
+    assert float(from_start(jax.random.split(KEY(), 4_000)).mean()) == pytest.approx(0.585 - 0.288, abs=0.04)
+
+
 def test_random_play_has_no_favourite() -> None:
     """Against itself by another name: half of the points, and each allowed move equally often."""
     found = arena("jaxrl:ConnectFour", {"a": "random", "b": "random"}, games=2_000)
@@ -124,6 +152,32 @@ def test_policies_play(trained: Path) -> None:
     found = arena(TIC_TAC_TOE, players, games=8)
     # The same policy by two names: whoever begins wins as often.
     assert found.wins[0, 1] == found.losses[0, 1] and found.score("run", "state") == found.score("policy", "state")
+
+
+def test_policies_that_plan_search_unless_told_otherwise(tmp_path: Path) -> None:
+    """A search finds the winning move, which a network that has not learnt does not."""
+    agent = small("alphazero", TIC_TAC_TOE, simulations=32)
+    jaxrl.run(agent, 2 * agent.steps_per_iteration, out=tmp_path / "az", eval_episodes=2, tensorboard=False, quiet=True)
+    alone, searching = (jaxrl.load_policy(tmp_path / "az", search=search) for search in (False, True))
+    players = {"run": str(tmp_path / "az"), "search": searching, "alone": alone, "random": "random"}
+    found = arena(TIC_TAC_TOE, players, games=60)
+    assert found.score("run", "random") == found.score("search", "random") > 0.75 > found.score("alone", "random")
+
+    env: Any = jaxrl.make_env(TIC_TAC_TOE)
+    state, _ = env.reset(KEY(), ())
+    for action in (0, 3, 1, 4):
+        state, reached = env.step(KEY(), state, jnp.int32(action), ())
+    assert searching(reached.obs, env_state=state) == 2  # completes the first row
+    batch = jax.tree.map(lambda x: jnp.stack([x, x]), (reached.obs, state))
+    assert searching(batch[0], env_state=batch[1]).tolist() == [2, 2]
+    for policy, given, fix in ((searching, None, "pass env_state=state"), (alone, state, "load it with search=True")):
+        with pytest.raises(ValueError, match=fix):
+            policy(reached.obs, env_state=given)
+
+
+def test_search_has_no_effect_without_a_plan(trained: Path) -> None:
+    with pytest.raises(ValueError, match="search=True has no effect: PPO does not plan with the environment"):
+        jaxrl.load_policy(trained, search=True)
 
 
 # --------------------------------------------------------------------------------------------------------------------- ratings
@@ -171,7 +225,10 @@ def test_intervals_become_narrow_with_games() -> None:
         ({"players": ["random"]}, r"players=\['random'\] must be at least two"),
         ({"players": ["random", "one_ply"], "games": 3}, "games=3 must be even"),
         ({"players": ["random", "one_ply"], "games": 0}, "games"),
-        ({"players": {"random": "random", "me": 3}}, "player 'me' is 3: use 'random', 'one_ply', 'two_ply', the folder of a run"),
+        (
+            {"players": {"random": "random", "me": 3}},
+            "player 'me' is 3: use 'random', 'one_ply', 'two_ply', 'mcts:100', the folder of a run",
+        ),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:

@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxrl.runtime.arena.names import UNTRAINED
-from jaxrl.runtime.cli.flags import Count, Trust, read_flags, shown_as
+from jaxrl.runtime.arena.names import UNTRAINED, is_untrained
+from jaxrl.runtime.cli.flags import Count, Flag, Trust, read_flags, shown_as
 from jaxrl.runtime.plots.style import FORMATS
 from jaxrl.runtime.system.disk import absolute, at_home
 
 if TYPE_CHECKING:
     from jaxrl.runtime.arena.arena import Arena
+    from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 
 HELP = f"""\
 Play all pairs of players against each other, from both sides and from the same openings, and print wins, draws, losses and Elo
 ratings with 95 % bootstrap intervals over games.
 
-A player is the folder of a run, whose best policy plays greedily, or {", ".join(UNTRAINED)}: the last two take a move that wins
-at once, and with two plies no move after which the other wins at once. The rating of random play is 0, or without it that of the
+A player is the folder of a run, whose best policy plays greedily, or {", ".join(UNTRAINED)}. one_ply takes a move that
+wins at once, two_ply also makes no move after which the other wins at once, and mcts:100 searches with 100 simulations, and
+random games in place of a network. The rating of random play is 0, or without it that of the
 first player. Each game begins with random moves, so that policies do not repeat one game.
 
 try:
@@ -43,6 +45,8 @@ class ArenaOptions:
     """The game."""
     games: Count = 256
     """Games of each pair; an even number."""
+    network_alone: Flag = False
+    """Play policies of AlphaZero by their networks, without search."""
     opening_moves: Count = 2
     """Random moves with which a game begins."""
     seed: int = 0
@@ -64,7 +68,6 @@ def main(args: Sequence[str]) -> int:
     from jaxrl.runtime.arena.arena import arena
     from jaxrl.runtime.cli.user_code import import_env_module
     from jaxrl.runtime.console.progress import spinner
-    from jaxrl.runtime.evaluation.load_policy import load_policy
     from jaxrl.runtime.system.devices import enable_compilation_cache
 
     import_env_module(env)
@@ -72,13 +75,25 @@ def main(args: Sequence[str]) -> int:
     with spinner("jaxrl arena") as say:
         say("loading")
         players = {
-            name: player if player in UNTRAINED else load_policy(player, trust=options.trust)
+            name: player if is_untrained(player) else loaded(player, env, options)
             for name, player in named(options.players).items()
         }
         say(f"{len(players) * (len(players) - 1) // 2 * options.games} games of {env}")
         played = arena(env, players, games=options.games, seed=options.seed, opening_moves=options.opening_moves)
     report(played, env, options)
     return 0
+
+
+def loaded(run: str, env: str, options: ArenaOptions) -> LoadedPolicy:
+    """Load the policy of a run, which searches if its algorithm does."""
+    from jaxrl.envs import make_env
+    from jaxrl.runtime.evaluation.load_policy import load_policy
+    from jaxrl.types import Env
+
+    policy, game = load_policy(run, trust=options.trust), make_env(env)
+    if policy.algorithm.plans and not options.network_alone and isinstance(game, Env):
+        policy.search = game
+    return policy
 
 
 def named(players: Sequence[str]) -> dict[str, str]:
@@ -96,7 +111,7 @@ def game_of(options: ArenaOptions) -> str:
     if options.env is not None:
         return options.env
     for player in options.players:
-        if player not in UNTRAINED:
+        if not is_untrained(player):
             return str(read_config(player)["agent"]["env"])
     raise ValueError("none of the players is a run, so the game is not known: add --env jaxrl:ConnectFour")
 
