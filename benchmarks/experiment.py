@@ -35,6 +35,11 @@ class Experiment(NamedTuple):
     most_above: float | None = None
     """Share of the discounted return by which the critics' values may exceed it, see ``benchmarks.first_values``. It may be
     infinite, for comparison. None: they are not compared."""
+    against: str = ""
+    """In a game of two players: the opponent, a player of ``jaxrl.arena``. Scores are then shares of the points of ``episodes``
+    games, half of them from each side."""
+    draw_points: float = 0.5
+    """Points of a draw; 1: the share of games that are not lost."""
     least_correlation: float | None = None
     """Required rank correlation of returns with the returns that are asked for, see ``benchmarks.asked_returns``. None: it is not
     measured."""
@@ -53,7 +58,9 @@ class Experiment(NamedTuple):
         kind = f" in the last {self.last_episodes} episodes of training" if self.last_episodes else ""
         above = "" if self.most_above in (None, math.inf) else f", values at most {self.most_above:.0%} above"
         follow = "" if self.least_correlation is None else f", rank correlation ≥ {self.least_correlation:g}"
-        return self.limit + kind + above + follow
+        points = f" of the points against {self.against}" if self.against else ""
+        points = f" of the games against {self.against} not lost" if self.against and self.draw_points == 1 else points
+        return self.limit + points + kind + above + follow
 
     def passes(self, scores: list[float], above: float = 0.0, correlation: float = 1.0) -> bool:
         """Return whether the scores, and the further measurements if there are any, are as required."""

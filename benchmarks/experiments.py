@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.experiment import Experiment
+from benchmarks.game_scores import GAME_SCORES
 from benchmarks.offline_scores import BARS, CONSERVATIVE, Bar
 from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCHES
 from benchmarks.team_scores import TEAM_SCORES
@@ -111,5 +112,6 @@ EXPERIMENTS = {
         ),
         *map(from_data, BARS),
         *TEAM_SCORES,
+        *GAME_SCORES,
     )
 }

@@ -54,6 +54,8 @@ def headings(result: Result) -> tuple[str, str]:
     score = f"{interval_text(mean, *result['interval'])} (mean and 95 % interval over seeds)" if count > 1 else shown(mean, mean)
     last = result["experiment"].get("last_episodes")
     kind = f"return of the last {result['episodes']} training episodes" if last else "greedy return at the end of training"
+    if against := result["experiment"].get("against"):
+        kind = f"share of points against {against} at the end of training"
     return title, f"{kind}: {score}"
 
 

@@ -32,7 +32,7 @@ from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 
-CAME_LATER = ("at_most", "last_episodes", "run", "data", "most_above", "least_correlation")
+CAME_LATER = ("at_most", "last_episodes", "run", "data", "most_above", "against", "draw_points", "least_correlation")
 """Fields of experiments that older results lack."""
 CURVE_EVALUATIONS = 5
 """Evaluations that give the curve of an agent that learns from a dataset, and so has no episodes of training."""
@@ -78,7 +78,8 @@ def run_experiment(
 
 def describe(experiment: Experiment) -> dict[str, Any]:
     """Return the experiment as read back from JSON, so that equal experiments compare equal."""
-    fields = {name: x for name, x in experiment._asdict().items() if name not in CAME_LATER or x}
+    defaults = Experiment._field_defaults
+    fields = {name: x for name, x in experiment._asdict().items() if name not in CAME_LATER or x != defaults[name]}
     return json.loads(json.dumps({name: "any" if x == math.inf else x for name, x in fields.items()}))
 
 
@@ -155,6 +156,8 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool, datase
         trained = training_returns(history, experiment.last_episodes)
         details = {"greedy": scores.tolist(), "episodes": min(trained.episodes)}
         scores = trained.mean
+    if experiment.against:
+        details["self_play"], scores = scores.tolist(), shares_of_points(agent, states, experiment)
     further = dict[str, float]()
     if experiment.most_above is not None:
         details["values"] = first_values(agent, states, experiment.episodes)
@@ -183,6 +186,17 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool, datase
         "spec": plain(agent.spec),
         "history": thin_history(history),
     }
+
+
+def shares_of_points(agent: Agent, states: Any, experiment: Experiment) -> np.ndarray:
+    """Return the share of the points that the policy of each seed gets against the experiment's opponent, f64[num_seeds]."""
+    shares = []
+    for seed in range(experiment.num_seeds):
+        state = jax.tree.map(lambda x, seed=seed: x[seed], states)
+        players = {"policy": (agent, state), experiment.against: experiment.against}
+        found = jaxrl.arena(agent.env, players, games=experiment.episodes, seed=seed)
+        shares.append((found.wins[0, 1] + experiment.draw_points * found.draws[0, 1]) / experiment.episodes)
+    return np.array(shares)
 
 
 class Trained(NamedTuple):

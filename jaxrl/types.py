@@ -76,7 +76,7 @@ class ComputeRewardFn(Protocol):
 
 
 class Symmetries(NamedTuple):
-    """Symmetries of a game with a board, S in all, the first of which changes nothing.
+    """Symmetries of a game with a board, S in all. The first changes nothing.
 
     In map s, square i of the new board is square ``squares[s, i]`` of the old one, and action j is ``actions[s, j]``. They apply
     to the entry ``observation``, whose leading axes are those of the board, and to ``action_mask``.
@@ -451,15 +451,12 @@ class Simulator(NamedTuple):
 
 class ActFn(Protocol):
     def __call__(
-        self, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool, **planning: Any
+        self, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
     ) -> tuple[PyTree, Array, PyTree]:
         """Return ``(carry, action[B], extras[B])``.
 
-        Random numbers of environment i depend only on (key, env_id[i]), not on the rest of the batch.
-
-        Args:
-          planning: only with ``Algorithm.plans``, in pure environments: ``simulator``, a ``Simulator``. What it simulates draws
-            from ``key``, so a plan does not see the random numbers that the environment will draw.
+        Random numbers of environment i depend only on (key, env_id[i]), not on the rest of the batch. With ``Algorithm.plans``
+        there is an optional keyword ``simulator``, a ``Simulator``.
         """
         ...
 
@@ -506,7 +503,8 @@ class Algorithm(NamedTuple):
     """Only with ``members``: number of rows that may still be played, i32[]. If it is 0, no episodes are played, and
     ``learn_from`` returns the same learner."""
     plans: bool = False
-    """``act`` plans with a ``Simulator`` of the environment, which must be pure; without one it acts by its network alone."""
+    """``act`` plans with a ``Simulator`` of the environment, which must be pure; without one it acts by its network alone. The
+    simulator draws from its own key, so a plan does not see the random numbers that the environment will draw."""
     tolerates_lag: bool = False
     """``update`` is correct for rollouts of parameters that are a few updates old, because rows come from replay or because the
     algorithm corrects for the probabilities with which actions were drawn."""

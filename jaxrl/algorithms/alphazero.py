@@ -79,7 +79,7 @@ class AlphaZeroHyperparams(NamedTuple):
     """λ of the value's targets: 1 is the outcome of the game, 0 the value that the next search found."""
     vf_coef: NonNegative = 1.0
     """Weight of the value's loss."""
-    epsilon: Unit = 0.1
+    epsilon: Unit = 0.25
     """Probability of a random move in training, so that games differ. Returns do not look beyond such moves."""
     max_grad_norm: shared.MaxGradNorm = 1.0
     adam_eps: shared.AdamEps = 1e-5
@@ -94,7 +94,7 @@ class SearchSetup(ReplaySetup[AlphaZeroConfig]):
 
 
 class Exploration(NamedTuple):
-    """Exploration state of a policy: what a search needs besides the network."""
+    """Exploration state of a policy: what a search needs in addition to the network."""
 
     gamma: Array
     epsilon: Array
@@ -198,8 +198,8 @@ def reflected(symmetries: Symmetries, row: SearchedRow, key: Key) -> SearchedRow
     squares, actions = (jnp.asarray(x) for x in symmetries)
     which = jax.random.randint(key, (), 0, len(squares))
     board = row.obs[OBSERVATION]
-    flat = board.reshape(squares.shape[1], -1)[squares[which]].reshape(board.shape)
-    obs = {**row.obs, OBSERVATION: flat, MASK_KEY: row.obs[MASK_KEY][actions[which]]}
+    boards = board.reshape(squares.shape[1], -1)[squares[which]].reshape(board.shape)
+    obs = {**row.obs, OBSERVATION: boards, MASK_KEY: row.obs[MASK_KEY][actions[which]]}
     return row._replace(obs=obs, policy=row.policy[actions[which]])
 
 
@@ -214,7 +214,7 @@ def init(setup: SearchSetup, key: Key, hyperparams: AlphaZeroHyperparams) -> Rep
 
 
 def observe(setup: SearchSetup, learner: ReplayLearner, rollout: Rollout) -> ReplayLearner:
-    """Store a rollout's positions with their λ-returns. Games that go on after its end bootstrap from the network's value, and a
+    """Store a rollout's positions with their λ-returns. Games that it does not finish bootstrap from the network's value, and a
     position with a random move from the value that its search found."""
     hp = setup.current(learner)
     last = jax.tree.map(lambda x: x[-1], zero_invalid(rollout.inputs, bootstrap_mask(rollout)))
@@ -278,6 +278,8 @@ def make_alphazero(env: EnvLike, **keywords: Any) -> Agent:
         raise ValueError("use_previous=True has no effect: it learns from positions, without the moves before")
     config, hyperparams = AlphaZeroConfig, AlphaZeroHyperparams
     prepared = prepare(make_alphazero, env, config, hyperparams, settings, (spaces.Discrete,), actor_critic, parts)
+    if number := prepared.env.num_agents:
+        raise ValueError(f"AlphaZero plans for one agent or two players, and {prepared.env.name} has {number} agents")
     check_actor_critic(parts["model"], prepared.output, prepared.env.action_space)
     found = prepared.setup.config
     sizes = (found.buffer_size // found.num_envs, found.num_envs, found.rollout_length)

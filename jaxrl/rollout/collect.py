@@ -184,7 +184,7 @@ def act_in(
     explore: bool,
 ) -> tuple[PyTree, Array, PyTree]:
     """Return ``(carry, action[B], extras[B])`` of an algorithm in pure environments, from which it may plan."""
-    planning = {"simulator": simulator_of(env, actor.env_state, env_params)} if algorithm.plans else {}
+    planning: Any = {"simulator": simulator_of(env, actor.env_state, env_params)} if algorithm.plans else {}
     return algorithm.act(policy, actor.carry, actor.input, env_id, key, explore=explore, **planning)
 
 

@@ -38,6 +38,7 @@ TINY = Tiny(
         "model": SMALL_ACTOR_CRITIC,
     },
     value=lambda agent, learner, inputs: outputs_of(agent, learner, inputs).value,
+    one_gradient=("tests.helpers.probes:constant_reward?num_actions=1", {"batch_size": 32}),
 )
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
@@ -296,10 +297,11 @@ def searched(agent: Any, learner: Any) -> Any:
 @pytest.mark.slow
 def test_tic_tac_toe_is_never_lost() -> None:
     """Against every line of play, from both sides, for four seeds (greedy, 16 simulations)."""
-    agent = make_alphazero(TIC_TAC_TOE, simulations=16)
+    model = {"encoder": "flat", "hidden_sizes": (256, 256)}
+    agent = make_alphazero(TIC_TAC_TOE, simulations=16, replay_ratio=8.0, model=model)
 
     def train(key: Any) -> Any:
-        return run_iterations(agent, agent.init(key), 100)[0].learner
+        return run_iterations(agent, agent.init(key), 60)[0].learner
 
     learners = jax.jit(jax.vmap(train))(jax.random.split(KEY(), 4))
     moves = jax.jit(jax.vmap(partial(searched, agent)))(learners)
@@ -319,6 +321,11 @@ def test_environments_on_the_host_are_refused() -> None:
         jaxrl.run(agent, 64, quiet=True)
     with pytest.raises(ValueError, match="plans with the environment itself"):
         jaxrl.evaluate(agent, agent.init(KEY()), KEY(), 2)
+
+
+def test_several_agents_are_refused() -> None:
+    with pytest.raises(ValueError, match="AlphaZero plans for one agent or two players, and jaxrl:TwoStep has 2 agents"):
+        make_alphazero("jaxrl:TwoStep")
 
 
 def test_models_with_memory_are_refused() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.experiments import EXPERIMENTS
+from benchmarks.game_scores import GAME_SCORES
 from benchmarks.scores import run_experiment
 from benchmarks.switches import MINATAR, MINATAR_GAMES, SWITCHES
 from benchmarks.team_scores import TEAM_SCORES
@@ -14,7 +15,7 @@ MOST_ROWS = 20_000_000
 LONG = {"sac-halfcheetah", "ppo-pong"}
 LONG |= {f"dqn-cartpole-{name}" for name in SWITCHES}
 LONG |= {f"{name}-minatar-{game.lower()}" for name in MINATAR for game in MINATAR_GAMES}
-LONG |= {score.name for score in TEAM_SCORES if score.total_steps > 500_000}
+LONG |= {score.name for score in (*TEAM_SCORES, *GAME_SCORES) if score.total_steps > 500_000}
 LONG |= {name for name, x in EXPERIMENTS.items() if x.data}
 """Experiments with fewer rows that take half an hour and more; those of offline learning need a dataset that takes as long."""
 SHORT = {"es-cartpole", "es-pendulum", "es-acrobot"}

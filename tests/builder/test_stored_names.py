@@ -23,6 +23,7 @@ BUILDERS = [
     f"jaxrl.algorithms.{name}:make_{name}"
     for name in (
         "a2c",
+        "alphazero",
         "bc",
         "crossq",
         "ddpg",

@@ -135,6 +135,8 @@ each_family = algorithms(REPRESENTATIVES)
 """For tests of code that knows families: ``make test`` runs the first algorithm of each."""
 each_rollout_family = algorithms(REPRESENTATIVES, LEARN_FROM_ROWS)
 """The same for the families that learn from rollouts."""
+each_team_family = algorithms(REPRESENTATIVES, [name for name in LEARN_FROM_ROWS if ALGORITHMS[name].family != "planning"])
+"""The same for the families that learn from rollouts of several agents."""
 ppo_first = algorithms(["ppo"])
 """For tests of code that knows no families: ``make test`` runs PPO."""
 

@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What a network says of a position: prior logits f32[n] and a value f32[]."""
+    """Outputs of a network for a position: prior logits f32[n] and a value f32[]."""
 
     logits: Array
     value: Array
@@ -110,7 +110,7 @@ def search(
     one program.
 
     Args:
-      node: what the network says of the position.
+      node: the network's outputs for the position.
       obs: its observation, whose ``action_mask`` holds at the root.
       explore: choose the action as in training.
     """

@@ -67,7 +67,7 @@ def lines(rows: int, columns: int, length: int) -> np.ndarray:
 
 
 class LineGame(NamedTuple):
-    """Rules of a game: the board, the stones of a line, and whether stones fall to the lowest free square of a column."""
+    """Description of a game: the board, the stones of a line, and whether stones fall to the lowest free square of a column."""
 
     rows: int
     columns: int
@@ -110,7 +110,7 @@ class LineGame(NamedTuple):
 
     def render(self, state: LineGameState, action: Any, params: PyTree) -> np.ndarray:
         """Draw the board; the first player's stones are blue, the other's red, and the last one has a white dot."""
-        board = np.asarray(state.stones).reshape(2, self.rows, self.columns)
+        board: Any = np.asarray(state.stones).reshape(2, self.rows, self.columns)
         canvas, last = Canvas(0, self.columns, 0, self.rows), None
         if action is not None:
             row, column = divmod(int(action), self.columns)

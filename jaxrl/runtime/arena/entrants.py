@@ -1,4 +1,4 @@
-"""Who plays in an arena: trained policies, random play, and play that looks one move ahead."""
+"""Players of an arena: trained policies, random play, and play that looks one move ahead."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def policy_entrant(name: str, env: Env, algorithm: Algorithm, policy: Policy, *,
     unless ``search`` is False."""
 
     def act(policy: Policy, carry: PyTree, inputs: StepInput, env_state: PyTree, game: Array, key: Key) -> tuple[PyTree, Array]:
-        planning = {"simulator": simulator_of(env, env_state, env.params)} if algorithm.plans and search else {}
+        planning: Any = {"simulator": simulator_of(env, env_state, env.params)} if algorithm.plans and search else {}
         carry, action, _ = algorithm.act(policy, carry, inputs, game, key, explore=explore, **planning)
         return carry, action
 
@@ -153,7 +153,7 @@ def entrant_of(env: Env, name: str, player: Any) -> Entrant:
       player: a name in ``UNTRAINED``, the folder of a run, a policy of ``load_policy``, or a pair of an agent and its state.
 
     Raises:
-      TypeError, ValueError: it is none of these, or it was trained on other spaces.
+      TypeError, ValueError: the description is unknown, or the policy was trained on other spaces.
       FileNotFoundError: there is no such run.
     """
     if isinstance(player, str) and player == RANDOM:

@@ -60,7 +60,7 @@ def play_games(
         return tuple(entrant.initial_carry(len(own)) for entrant, own in zip(entrants, lanes, strict=True))
 
     def moves(carry: Any, inputs: StepInput, env_state: PyTree, time: Array, key: Key) -> tuple[Any, Array]:
-        """Return the action of whoever has to move in each game. Each entrant follows all its games."""
+        """Return the action of the entrant to move in each game. Each entrant follows all its games."""
         mover = jnp.where(inputs.obs[PLAYER_KEY] == 0, first, second)
         open_key, key = jax.random.split(key)
         action, after = random_action(env, inputs, opening, open_key), list[PyTree]()

@@ -110,9 +110,9 @@ def behaving(agent: Agent, explore: bool, at_random: int) -> Algorithm:
     chosen, algorithm = explore, agent.algorithm
 
     def act(
-        policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool = True
+        policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool = True, **planning: Any
     ) -> tuple[PyTree, Array, PyTree]:
-        carry, action, _ = algorithm.act(policy, carry, inputs, env_id, fold_in(key, 0), explore=chosen)
+        carry, action, _ = algorithm.act(policy, carry, inputs, env_id, fold_in(key, 0), explore=chosen, **planning)
         drawn = jax.vmap(lambda key: random_action(agent.env.action_space, key))(fold_each(fold_in(key, 1), env_id))
         where = (env_id < at_random * max(1, agent.env.num_agents)).reshape(-1, *[1] * (action.ndim - 1))
         return carry, jnp.where(where, drawn.astype(action.dtype), action), {}

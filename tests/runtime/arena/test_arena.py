@@ -161,7 +161,7 @@ def test_policies_that_plan_search_unless_told_otherwise(tmp_path: Path) -> None
     alone, searching = (jaxrl.load_policy(tmp_path / "az", search=search) for search in (False, True))
     players = {"run": str(tmp_path / "az"), "search": searching, "alone": alone, "random": "random"}
     found = arena(TIC_TAC_TOE, players, games=60)
-    assert found.score("run", "random") == found.score("search", "random") > 0.75 > found.score("alone", "random")
+    assert min(found.score(name, "random") for name in ("run", "search")) > 0.75 > found.score("alone", "random")
 
     env: Any = jaxrl.make_env(TIC_TAC_TOE)
     state, _ = env.reset(KEY(), ())
