@@ -194,7 +194,7 @@ def shares_of_points(agent: Agent, states: Any, experiment: Experiment) -> np.nd
     for seed in range(experiment.num_seeds):
         state = jax.tree.map(lambda x, seed=seed: x[seed], states)
         players = {"policy": (agent, state), experiment.against: experiment.against}
-        found = jaxrl.arena(agent.env, players, games=experiment.episodes, seed=seed)
+        found = jaxrl.arena(agent.env, players, games=experiment.episodes, seed=seed, opening_moves=0)
         shares.append((found.wins[0, 1] + experiment.draw_points * found.draws[0, 1]) / experiment.episodes)
     return np.array(shares)
 
