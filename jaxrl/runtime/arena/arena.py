@@ -58,9 +58,7 @@ def arena(
         ``games`` is odd.
       FileNotFoundError: there is no such run.
     """
-    game = make_env(env) if isinstance(env, str) else env
-    if not isinstance(game, Env) or game.players != 2:
-        raise ValueError(f"{getattr(game, 'name', game)} is not a game of two players written in JAX (Env.players)")
+    game = as_game(env)
     named = dict(players) if isinstance(players, Mapping) else {str(player): player for player in players}
     if len(named) < 2:
         raise ValueError(f"players={[*named]} must be at least two, with different names")
@@ -71,6 +69,14 @@ def arena(
     program = jax.jit(partial(play_games, game, entrants, games=plan, opening_moves=opening_moves))
     played = program([entrant.policy for entrant in entrants], key=jax.random.key(seed))
     return results_of([*named], np.asarray(played.episodic_return), plan.first, plan.second)
+
+
+def as_game(env: EnvLike) -> Env:
+    """Return the game of an id, or the game itself. Raise ValueError if it is not a game of two players in JAX."""
+    game = make_env(env) if isinstance(env, str) else env
+    if not isinstance(game, Env) or game.players != 2:
+        raise ValueError(f"{getattr(game, 'name', game)} is not a game of two players written in JAX (Env.players)")
+    return game
 
 
 def results_of(names: list[str], returns: np.ndarray, first: np.ndarray, second: np.ndarray) -> Arena:

@@ -27,8 +27,8 @@ class Schedule(NamedTuple):
     """Number of the game's opening: games with equal numbers begin with the same moves."""
 
 
-class _Table(NamedTuple):
-    """An algorithm whose carry is that of all entrants, for ``init_actor``."""
+class CarriesOnly(NamedTuple):
+    """An algorithm of which only the initial carry is needed, for ``init_actor``."""
 
     initial_carry: Any
 
@@ -82,6 +82,6 @@ def play_games(
         actor, outcome = advance(env, actor, carry, action, env.params, opening, step_key, renew_key)
         return actor, result.after(outcome), time + 1
 
-    actor = init_actor(_Table(initial_carry), env, reset_key, opening, env.params)  # type: ignore[arg-type]
+    actor = init_actor(CarriesOnly(initial_carry), env, reset_key, opening, env.params)  # type: ignore[arg-type]
     nothing = Evaluation(*no_episode(len(first), jnp), jnp.zeros(len(first), bool))
     return jax.lax.while_loop(goes_on, row, (actor, nothing, jnp.zeros((), jnp.int32)))[1]

@@ -50,6 +50,7 @@ COMMANDS = {
     "plot": "compare learning curves of runs, with intervals over seeds, in one figure",
     "eval": "evaluate trained policies: returns as a table and as JSON",
     "arena": "play trained policies of a game against each other, and rate them",
+    "play": "play a board game against a trained policy in the terminal",
     "record": "record a trained policy as a GIF or MP4",
     "envs": "list environments, their spaces and time limits",
     "algos": "list algorithms, or all settings of one",
