@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from jaxrl.builder.config import BufferConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import prepare
+from jaxrl.distributions import Categorical, sample_each
 from jaxrl.models import actor_critic
 from jaxrl.models.heads import masked
 from jaxrl.optimize.descent import Progress
@@ -49,6 +51,7 @@ from jaxrl.types import (
     StepInput,
     Symmetries,
 )
+from jaxrl.xla.fast_random import fold_in
 
 
 @dataclass(frozen=True)
@@ -131,40 +134,41 @@ def act(
     explore: bool,
     simulator: Simulator | None = None,
 ) -> tuple[PyTree, Array, dict[str, Array]]:
-    """Search from every position, and return the chosen actions, with ``explore`` sometimes random ones. Without a simulator,
-    return the network's likeliest actions."""
+    """Search from every position, and return the chosen actions; with ``explore`` some are random. Without a simulator the
+    network acts alone."""
     _, output = setup.model.apply(policy.params, (), inputs)
+    logits, keys, searched = output.policy.logits, fold_each(key, env_id), jnp.zeros(env_id.shape, bool)
     if simulator is None:
-        action, at_random = output.policy.mode(), jnp.zeros(env_id.shape, bool)
-        return carry, action, extras(jax.nn.softmax(output.policy.logits), output.value, at_random)
+        action = setup.sample(output.policy, key, env_id) if explore else output.policy.mode()
+        return carry, action, extras(jax.nn.softmax(logits), output.value, searched)
 
     def search_one(node: Node, state: PyTree, obs: PyTree, key: Key) -> Any:
-        def expand(key: Key, position: PyTree, action: Array) -> Any:
-            state, sign = position
-            state, reached = simulator.step(key, state, action)
-            row = StepInput(reached.obs, action, reached.reward, jnp.zeros((), bool))
-            after = setup.model.apply(policy.params, (), jax.tree.map(lambda x: jnp.asarray(x)[None], row))[1]
-            next_sign = jnp.asarray(player_sign(reached.obs), jnp.float32)
-            goes_on = jnp.where(reached.terminated, 0.0, 1.0)
-            node = Node(after.policy.logits[0], goes_on * after.value[0])
-            discount = policy.exploration.gamma * goes_on * sign * next_sign
-            return (state, next_sign), reached.reward, discount, node
+        position, simulations = (state, jnp.float32(player_sign(obs))), setup.config.simulations
+        expand = partial(look_ahead, setup, policy, simulator)
+        return search(setup.config.search, expand, node, position, obs, key, simulations, explore=explore)
 
-        position = state, jnp.asarray(player_sign(obs), jnp.float32)
-        config = setup.config
-        return search(config.search, expand, node, position, obs, key, config.simulations, explore=explore)
-
-    nodes = Node(output.policy.logits, output.value)
-    keys = fold_each(key, env_id)
-    found = jax.vmap(search_one)(nodes, simulator.state, inputs.obs, keys)
+    found = jax.vmap(search_one)(Node(logits, output.value), simulator.state, inputs.obs, keys)
     if not explore:
-        return carry, found.action, extras(found.policy, found.value, jnp.zeros(env_id.shape, bool))
-    # Far from the numbers that a search folds in.
-    keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, 2**31 - 1)))(keys)
-    at_random = jax.vmap(jax.random.uniform)(keys[:, 0]) < policy.exploration.epsilon
-    logits = masked(jnp.zeros_like(output.policy.logits), inputs.obs)
-    drawn = jax.vmap(jax.random.categorical)(keys[:, 1], logits).astype(jnp.int32)
+        return carry, found.action, extras(found.policy, found.value, searched)
+    choose_keys, draw_keys = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(fold_in(key, RANDOM_MOVES)))(keys), 1, 0)
+    at_random = jax.vmap(jax.random.uniform)(choose_keys) < policy.exploration.epsilon
+    drawn = sample_each(Categorical(masked(jnp.zeros_like(logits), inputs.obs)), draw_keys)
     return carry, jnp.where(at_random, drawn, found.action), extras(found.policy, found.value, at_random)
+
+
+RANDOM_MOVES = 2**31 - 1
+"""Number of the random stream of random moves, far from those that a search folds in."""
+
+
+def look_ahead(setup: SearchSetup, policy: Policy, simulator: Simulator, key: Key, position: PyTree, action: Array) -> Any:
+    """Implement ``tree_search.Expand``; a position is a state with the sign of its player."""
+    state, sign = position
+    state, reached = simulator.step(key, state, action)
+    row = StepInput(reached.obs, action, reached.reward, jnp.zeros((), bool))
+    _, output = setup.model.apply(policy.params, (), jax.tree.map(lambda x: jnp.asarray(x)[None], row))
+    next_sign, continues = jnp.float32(player_sign(reached.obs)), jnp.where(reached.terminated, 0.0, 1.0)
+    node = Node(output.policy.logits[0], continues * output.value[0])
+    return (state, next_sign), reached.reward, policy.exploration.gamma * continues * sign * next_sign, node
 
 
 def extras(policy: Array, value: Array, at_random: Array) -> dict[str, Array]:

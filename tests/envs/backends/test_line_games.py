@@ -15,6 +15,7 @@ from jaxrl.envs import EnvError, check_env, validate_env
 from jaxrl.envs.builtin.line_games import LineGameState, lines
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.types import Env
+from tests.helpers.oracles import connect_four
 from tests.helpers.probes import two_players
 
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
@@ -166,3 +167,39 @@ def test_players_and_who_moves_belong_together() -> None:
 def test_populations_do_not_play_games() -> None:
     with pytest.raises(ValueError, match="ES is for environments of one player, and jaxrl:TicTacToe is a game of two"):
         jaxrl.make_es("jaxrl:TicTacToe", horizon=9)
+
+
+def test_labelled_positions_of_connect_four() -> None:
+    """1,000 different positions with equal numbers of stones in turn. The latest are solved again here, by trying all moves."""
+    found = connect_four.positions()
+    assert len({*found.played}) == len(found.played) == connect_four.NUMBER
+    sizes = np.bincount([len(each) for each in found.played])
+    assert sizes[: connect_four.PLIES[0]].sum() == 0 and np.ptp(sizes[connect_four.PLIES]) <= 1
+    assert found.perfect.any(1).all() and not (found.perfect & ~found.good).any()
+    late = sorted(range(len(found.played)), key=lambda i: -len(found.played[i]))[:40]
+    for i in late:
+        good, perfect = connect_four.labels(connect_four.scores(found.played[i]))
+        assert [good, perfect] == [int(mask[i] @ 2 ** np.arange(7)) for mask in (found.good, found.perfect)]
+
+
+def test_connect_four_goes_on_in_the_labelled_positions() -> None:
+    env: Any = jaxrl.make_env("jaxrl:ConnectFour")
+    found = connect_four.positions()
+    moves = np.array([[int(c) for c in each.ljust(30, "7")] for each in found.played], np.int32)
+
+    def play(columns: Any) -> Any:
+        state, obs = env.reset(jax.random.key(0), ())
+
+        def move(at: Any, column: Any) -> Any:
+            state, _, over = at
+            after, reached = env.step(jax.random.key(0), state, jnp.minimum(column, 6), ())
+            skip = column == 7
+            new = (after, reached.obs, over | reached.terminated)
+            return jax.tree.map(lambda old, new: jnp.where(skip, old, new), at, new), None
+
+        return jax.lax.scan(move, (state, obs, jnp.zeros((), bool)), columns)[0]
+
+    _, obs, over = jit(jax.vmap(play))(moves)
+    assert not np.asarray(over).any()
+    assert not (found.good & ~np.asarray(obs["action_mask"], bool)).any()
+    np.testing.assert_array_equal(np.asarray(obs["observation"]).sum((1, 2, 3)), [len(each) for each in found.played])

@@ -1,7 +1,7 @@
 """Connect Four, solved: 1,000 positions with their good and perfect moves, and a slow solver in Python to check the late ones.
 
-The labels are those of ``connect_four.c``: ``python -m tests.helpers.oracles.connect_four`` compiles it and writes the file again,
-in minutes. A move is good if it keeps the outcome, and perfect if it wins soonest or loses latest (Kaggle's ConnectX).
+The labels are those of ``connect_four.c``: ``python -m tests.helpers.oracles.connect_four`` compiles it and writes the file, in
+a quarter of an hour. A move is good if it keeps the outcome, and perfect if it wins soonest or loses latest (Kaggle's ConnectX).
 """
 
 from __future__ import annotations
