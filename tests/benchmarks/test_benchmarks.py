@@ -23,6 +23,7 @@ from benchmarks.protocol import ROOT, Worker, WorkerError, clean_environment
 from benchmarks.worker import Session, count_launches
 from jaxrl.agent import state_shapes
 from jaxrl.algorithms.presets import PRESETS
+from jaxrl.envs import make_env
 from jaxrl.metrics import to_floats
 from jaxrl.runtime.system.cores import usable_cores
 from jaxrl.runtime.trainers import device_layout
@@ -457,7 +458,7 @@ def test_what_must_pass():
 def test_the_settings_of_experiments_fit(name):
     experiment = EXPERIMENTS[name]
     agent = scores.build_agent(experiment, random_dataset(experiment.env) if experiment.data else None)
-    assert agent.env.name.endswith(EXPERIMENTS[name].env)
+    assert agent.env.name == make_env(experiment.env).name
     assert agent.spec["settings"]["total_steps"] == 0  # the run sets it
 
 
