@@ -51,7 +51,6 @@ from jaxrl.types import (
     StepInput,
     Symmetries,
 )
-from jaxrl.xla.fast_random import fold_in
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,9 @@ def act(
     found = jax.vmap(search_one)(Node(logits, output.value), simulator.state, inputs.obs, keys)
     if not explore:
         return carry, found.action, extras(found.policy, found.value, searched)
-    choose_keys, draw_keys = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(fold_in(key, RANDOM_MOVES)))(keys), 1, 0)
+    choose_keys, draw_keys = jnp.moveaxis(
+        jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, RANDOM_MOVES)))(keys), 1, 0
+    )
     at_random = jax.vmap(jax.random.uniform)(choose_keys) < policy.exploration.epsilon
     drawn = sample_each(Categorical(masked(jnp.zeros_like(logits), inputs.obs)), draw_keys)
     return carry, jnp.where(at_random, drawn, found.action), extras(found.policy, found.value, at_random)

@@ -58,6 +58,8 @@ COMMANDS = {
     "doctor": "find problems of this installation, and the commands that fix them",
 }
 """Each command is a module in ``commands/``, with ``main(args) -> exit code``."""
+GAMES = ("arena", "play")
+"""Commands whose modules are in ``commands/games/``."""
 
 HELP = f"""\
 usage: jaxrl COMMAND …
@@ -172,4 +174,5 @@ def _dispatch(args: list[str]) -> int:
         raise unknown("command", args[0], list(COMMANDS))
     if args[0] != "doctor":  # doctor reports this itself
         check_here()
-    return importlib.import_module(f"jaxrl.runtime.cli.commands.{args[0]}").main(args[1:])
+    module = f"games.{args[0]}" if args[0] in GAMES else args[0]
+    return importlib.import_module(f"jaxrl.runtime.cli.commands.{module}").main(args[1:])

@@ -1,0 +1,1 @@
+"""Commands for games of two players."""
