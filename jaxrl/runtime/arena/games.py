@@ -28,7 +28,7 @@ class Schedule(NamedTuple):
 
 
 class CarriesOnly(NamedTuple):
-    """An algorithm of which only the initial carry is needed, for ``init_actor``."""
+    """The part of an algorithm that ``init_actor`` needs."""
 
     initial_carry: Any
 
