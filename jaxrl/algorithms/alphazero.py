@@ -63,7 +63,6 @@ class AlphaZeroConfig(BufferConfig):
     batch_size: Count = 256
     buffer_size: Count = 65_536
     replay_ratio: Positive = 4.0
-    learning_starts: Count = 2_048
     simulations: Count = 32
     """Positions that a search adds to its tree."""
     search: Gumbel | PUCT = added(Gumbel())

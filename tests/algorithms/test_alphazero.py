@@ -301,7 +301,7 @@ def test_tic_tac_toe_is_never_lost() -> None:
     agent = make_alphazero(TIC_TAC_TOE, simulations=16, replay_ratio=8.0, model=model)
 
     def train(key: Any) -> Any:
-        return run_iterations(agent, agent.init(key), 60)[0].learner
+        return run_iterations(agent, agent.init(key), 75)[0].learner
 
     learners = jax.jit(jax.vmap(train))(jax.random.split(KEY(), 4))
     moves = jax.jit(jax.vmap(partial(searched, agent)))(learners)

@@ -27,7 +27,7 @@ from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Env, HostEnv
 from tests.helpers import probes
 from tests.helpers.agents import (
-    LEARN_FROM_ROWS,
+    LEARN_ANYWHERE,
     RECURRENT,
     SMALL_ACTOR_CRITIC,
     algorithms,
@@ -36,6 +36,7 @@ from tests.helpers.agents import (
     assert_new_noise,
     cartpole,
     each_family,
+    each_family_anywhere,
     each_rollout_family,
     jitted,
     only_noise,
@@ -149,11 +150,12 @@ def test_seeds_differ_from_the_first_step(algorithm: str) -> None:
     assert any((both[0] != both[1]).any() for both in actions)
 
 
-@algorithms(["ppo", "dqn", "sac"], LEARN_FROM_ROWS)
+@algorithms(["ppo", "dqn", "sac"], LEARN_ANYWHERE)
 def test_no_random_number_is_used_twice(algorithm: str) -> None:
     """From ``init`` and the warm-up through two iterations, each random number is drawn only once.
 
-    Evolution draws the noise of its members again when it learns; ``tests/rollout/test_play.py`` has its environments.
+    Evolution draws the noise of its members again when it learns; ``tests/rollout/test_play.py`` has its environments. Searches
+    draw in loops, which cannot be counted.
     """
     assert not twice(uses_of(cartpole(algorithm)))
 
@@ -192,7 +194,7 @@ def test_environment_parameters_are_data() -> None:
 
 
 @pytest.mark.slow
-@each_rollout_family
+@each_family_anywhere
 def test_host_loop_truncation_bootstraps(algorithm: str) -> None:
     agent = truncation_agent(algorithm, hosted(probes.truncation()))
     learner = HostLearner(agent, HostSampler(agent, 0))
@@ -202,7 +204,7 @@ def test_host_loop_truncation_bootstraps(algorithm: str) -> None:
     np.testing.assert_allclose(values_at_zero(algorithm, agent, state.learner), 1 / (1 - GAMMA), rtol=0.05)
 
 
-@algorithms(("ppo",), LEARN_FROM_ROWS)
+@algorithms(("ppo",), LEARN_ANYWHERE)
 def test_host_loop_gives_the_same_data_as_the_fused_program(algorithm: str) -> None:
     """On an environment without randomness, whole learner states are bit-equal after the warm-up and five iterations."""
     fused, host = (small(algorithm, env) for env in (probes.truncation(), hosted(probes.truncation())))
@@ -216,7 +218,7 @@ def test_host_loop_gives_the_same_data_as_the_fused_program(algorithm: str) -> N
     assert [f._cache_size() for f in (learner.update.jitted, learner.policy, learner.sampler.act)] == [1, 1, 1]
 
 
-@algorithms(("ppo",), LEARN_FROM_ROWS)
+@algorithms(("ppo",), LEARN_ANYWHERE)
 def test_host_loop_over_envpool(algorithm: str) -> None:
     agent = small(algorithm, "envpool:CartPole-v1")
     learner = HostLearner(agent, HostSampler(agent, 3))

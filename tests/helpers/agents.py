@@ -121,6 +121,8 @@ def slow_unless(in_make_test: bool) -> Any:
 
 LEARN_FROM_ROWS = tuple(name for name in PLAYING if ALGORITHMS[name].family != "evolution")
 """Algorithms that learn from rollouts, discount rewards and estimate values."""
+LEARN_ANYWHERE = tuple(name for name in LEARN_FROM_ROWS if ALGORITHMS[name].family != "planning")
+"""Those of them that do not plan, and so also learn on the host and from several agents."""
 
 
 def builders(names: Sequence[str]) -> Any:
@@ -135,8 +137,8 @@ each_family = algorithms(REPRESENTATIVES)
 """For tests of code that knows families: ``make test`` runs the first algorithm of each."""
 each_rollout_family = algorithms(REPRESENTATIVES, LEARN_FROM_ROWS)
 """The same for the families that learn from rollouts."""
-each_team_family = algorithms(REPRESENTATIVES, [name for name in LEARN_FROM_ROWS if ALGORITHMS[name].family != "planning"])
-"""The same for the families that learn from rollouts of several agents."""
+each_family_anywhere = algorithms(REPRESENTATIVES, LEARN_ANYWHERE)
+"""The same for those that also learn on the host and from several agents."""
 ppo_first = algorithms(["ppo"])
 """For tests of code that knows no families: ``make test`` runs PPO."""
 
