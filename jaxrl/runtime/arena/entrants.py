@@ -164,7 +164,7 @@ def entrant_of(env: Env, name: str, player: Any) -> Entrant:
         return search_entrant(env, simulations_of(player))._replace(name=name)
     searches = isinstance(player, str | os.PathLike)
     if searches:
-        player = load_policy(player)
+        player = load_policy(player, which="last")  # returns of self-play do not tell which policy is best
     if isinstance(player, LoadedPolicy):
         spaces = (player.observation_space, player.action_space)
         searches |= player.search is not None

@@ -24,7 +24,7 @@ HELP = f"""\
 Play all pairs of players against each other, from both sides and from the same openings, and print wins, draws, losses and Elo
 ratings with 95 % bootstrap intervals over games.
 
-A player is the folder of a run, whose best policy plays greedily, or {", ".join(UNTRAINED)}. one_ply takes a move that
+A player is the folder of a run, whose last policy plays greedily, or {", ".join(UNTRAINED)}. one_ply takes a move that
 wins at once, two_ply also makes no move after which the other wins at once, and mcts:100 searches with 100 simulations, and
 random games in place of a network. The rating of random play is 0, or without it that of the
 first player. Each game begins with random moves, so that policies do not repeat one game.
@@ -90,7 +90,7 @@ def loaded(run: str, env: str, options: ArenaOptions) -> LoadedPolicy:
     from jaxrl.runtime.evaluation.load_policy import load_policy
     from jaxrl.types import Env
 
-    policy, game = load_policy(run, trust=options.trust), make_env(env)
+    policy, game = load_policy(run, which="last", trust=options.trust), make_env(env)
     if policy.algorithm.plans and not options.network_alone and isinstance(game, Env):
         policy.search = game
     return policy

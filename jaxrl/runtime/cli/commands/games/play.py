@@ -42,8 +42,8 @@ class PlayOptions:
     """Let it begin."""
     network_alone: Flag = False
     """Play AlphaZero by its network, without search."""
-    which: Literal["best", "last"] = "best"
-    """Policy of the run's best evaluation, or of its last checkpoint."""
+    which: Literal["best", "last"] = "last"
+    """Policy of the run's last checkpoint, or of its best evaluation, in which it played against itself."""
     seed: int = 0
     """Seed of players that draw."""
     trust: Trust = ()
