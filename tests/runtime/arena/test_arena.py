@@ -147,7 +147,7 @@ def test_policies_play(trained: Path) -> None:
     agent = small("ppo", TIC_TAC_TOE)
     state = agent.init(KEY())
     recurrent = small("r2d2", TIC_TAC_TOE)
-    policy = jaxrl.load_policy(trained)
+    policy = jaxrl.load_policy(trained, which="last")
     players = {"run": str(trained), "policy": policy, "state": (agent, state), "memory": (recurrent, recurrent.init(KEY()))}
     found = arena(TIC_TAC_TOE, players, games=8)
     # The same policy by two names: whoever begins wins as often.
