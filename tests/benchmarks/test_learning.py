@@ -21,7 +21,7 @@ LONG |= {name for name, x in EXPERIMENTS.items() if x.data}
 MISSED = {"qmix-switchriddle", "vdn-switchriddle"}
 """Experiments that do not reach what is asked of them yet."""
 LONG |= MISSED | {name for name, x in EXPERIMENTS.items() if x.threshold is None}
-"""What is only for comparison cannot fail."""
+"""Experiments that only compare have nothing that can fail."""
 SHORT = {"es-cartpole", "es-pendulum", "es-acrobot"}
 """Experiments with more rows that take minutes: evolution does not learn from each of them."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -53,6 +54,7 @@ def connect_four(rows: int = 6, columns: int = 7) -> Env:
     return _env(LineGame(rows, columns, 4, falls=True))
 
 
+@cache
 def lines(rows: int, columns: int, length: int) -> np.ndarray:
     """Return which squares belong to each line, f32[rows · columns, number of lines], of zeros and ones."""
     found = []

@@ -56,7 +56,7 @@ def arena(
     Raises:
       TypeError, ValueError: the environment is not a pure game of two players, a player is unknown or does not fit it, or
         ``games`` is odd.
-      FileNotFoundError: there is no such run.
+      FileNotFoundError: the run does not exist.
     """
     game = as_game(env)
     named = dict(players) if isinstance(players, Mapping) else {str(player): player for player in players}
@@ -64,6 +64,7 @@ def arena(
         raise ValueError(f"players={[*named]} must be at least two, with different names")
     if check_count("games", games) % 2:
         raise ValueError(f"games={games} must be even: half of them are with the sides exchanged")
+    check_count("opening_moves", opening_moves, at_least=0)
     entrants = [entrant_of(game, name, player) for name, player in named.items()]
     plan = schedule(len(entrants), games)
     program = jax.jit(partial(play_games, game, entrants, games=plan, opening_moves=opening_moves))

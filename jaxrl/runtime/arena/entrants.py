@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common.tree_search import PUCT, Node, search
-from jaxrl.distributions import MASKED
+from jaxrl.distributions import Categorical
+from jaxrl.models.heads import masked
 from jaxrl.rollout.collect import fold_each, simulator_of
 from jaxrl.runtime.arena.names import LOOK_AHEAD, MCTS, RANDOM, UNTRAINED
 from jaxrl.runtime.evaluation.load_policy import load_policy
@@ -25,7 +26,6 @@ from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, Key, Policy, P
 class Entrant(NamedTuple):
     """A player of an arena. It sees all positions of its games, those of its opponent's moves too."""
 
-    name: str
     act: Callable[[Policy, PyTree, StepInput, PyTree, Array, Key], tuple[PyTree, Array]]
     """(policy, carry, inputs, env_state, game, key) -> (carry, action), [B]. ``game`` numbers the games, i32[B]."""
     policy: Policy | tuple[()] = ()
@@ -39,16 +39,19 @@ def random_action(env: Env, inputs: StepInput, game: Array, key: Key) -> Array:
 
 def random_one(env: Env, obs: PyTree, key: Key) -> Array:
     """Return an allowed action, i32[], each equally likely."""
-    draw = jax.random.uniform(key, (int(env.action_space.n),))  # type: ignore[attr-defined]
-    mask = obs[MASK_KEY].astype(bool) if MASK_KEY in obs else jnp.ones_like(draw, bool)
-    return jnp.argmax(jnp.where(mask | ~mask.any(), draw, -1.0)).astype(jnp.int32)
+    return Categorical(equal_logits(env, obs)).sample(key)
+
+
+def equal_logits(env: Env, obs: PyTree) -> Array:
+    """Return logits, f32[n], with which all allowed actions are equally likely."""
+    return masked(jnp.zeros(int(env.action_space.n)), obs)  # type: ignore[attr-defined]
 
 
 def random_entrant(env: Env) -> Entrant:
     def act(policy: Any, carry: PyTree, inputs: StepInput, env_state: PyTree, game: Array, key: Key) -> tuple[PyTree, Array]:
         return carry, random_action(env, inputs, game, key)
 
-    return Entrant(RANDOM, act)
+    return Entrant(act)
 
 
 def look_ahead_entrant(env: Env, plies: int) -> Entrant:
@@ -73,7 +76,7 @@ def look_ahead_entrant(env: Env, plies: int) -> Entrant:
         best = {**inputs.obs, MASK_KEY: values >= values.max(-1, keepdims=True)}
         return carry, random_action(env, inputs._replace(obs=best), game, key)
 
-    return Entrant(f"{plies} plies", act)
+    return Entrant(act)
 
 
 def search_entrant(env: Env, simulations: int) -> Entrant:
@@ -81,8 +84,7 @@ def search_entrant(env: Env, simulations: int) -> Entrant:
     from it (Kocsis & Szepesvári 2006; Coulom 2006)."""
 
     def node(state: PyTree, obs: PyTree, over: Array, key: Key) -> Node:
-        logits = jnp.where(obs[MASK_KEY] > 0, 0.0, MASKED)
-        return Node(logits, random_outcome(env, state, obs, over, key))
+        return Node(equal_logits(env, obs), random_outcome(env, state, obs, over, key))
 
     def expand(key: Key, position: PyTree, action: Array) -> Any:
         step_key, key = jax.random.split(key)
@@ -100,7 +102,7 @@ def search_entrant(env: Env, simulations: int) -> Entrant:
     def act(policy: Any, carry: PyTree, inputs: StepInput, env_state: PyTree, game: Array, key: Key) -> tuple[PyTree, Array]:
         return carry, jax.vmap(best)(env_state, inputs.obs, fold_each(key, game))
 
-    return Entrant(f"{MCTS}{simulations}", act)
+    return Entrant(act)
 
 
 def random_outcome(env: Env, state: PyTree, obs: PyTree, over: Array, key: Key) -> Array:
@@ -126,7 +128,7 @@ def random_outcome(env: Env, state: PyTree, obs: PyTree, over: Array, key: Key) 
     return jax.lax.while_loop(goes_on, move, (state, obs, over, jnp.float32(0), jnp.int32(0)))[3]
 
 
-def policy_entrant(name: str, env: Env, algorithm: Algorithm, policy: Policy, *, explore: bool, search: bool = True) -> Entrant:
+def policy_entrant(env: Env, algorithm: Algorithm, policy: Policy, *, explore: bool, search: bool = True) -> Entrant:
     """Return a player that acts as an algorithm's policy does, greedily unless ``explore``. One that plans searches the game,
     unless ``search`` is False."""
 
@@ -135,7 +137,7 @@ def policy_entrant(name: str, env: Env, algorithm: Algorithm, policy: Policy, *,
         carry, action, _ = algorithm.act(policy, carry, inputs, game, key, explore=explore, **planning)
         return carry, action
 
-    return Entrant(name, act, policy, algorithm.initial_carry)
+    return Entrant(act, policy, algorithm.initial_carry)
 
 
 def simulations_of(player: str) -> int:
@@ -146,6 +148,19 @@ def simulations_of(player: str) -> int:
     return int(number)
 
 
+def load_player(env: Env, run: str | os.PathLike[str], *, network_alone: bool = False, **keywords: Any) -> LoadedPolicy:
+    """Load the policy of a run, which searches the game if its algorithm plans, unless ``network_alone``.
+
+    It is the last one, because returns of self-play do not tell which policy is best.
+
+    Args:
+      keywords: as for ``load_policy``.
+    """
+    policy = load_policy(run, **{"which": "last", **keywords})
+    policy.search = env if policy.algorithm.plans and not network_alone else None
+    return policy
+
+
 def entrant_of(env: Env, name: str, player: Any) -> Entrant:
     """Return the entrant that a player's description stands for.
 
@@ -154,25 +169,24 @@ def entrant_of(env: Env, name: str, player: Any) -> Entrant:
 
     Raises:
       TypeError, ValueError: the description is unknown, or the policy was trained on other spaces.
-      FileNotFoundError: there is no such run.
+      FileNotFoundError: the run does not exist.
     """
     if isinstance(player, str) and player == RANDOM:
-        return random_entrant(env)._replace(name=name)
+        return random_entrant(env)
     if isinstance(player, str) and player in LOOK_AHEAD:
-        return look_ahead_entrant(env, LOOK_AHEAD[player])._replace(name=name)
+        return look_ahead_entrant(env, LOOK_AHEAD[player])
     if isinstance(player, str) and player.startswith(MCTS):
-        return search_entrant(env, simulations_of(player))._replace(name=name)
-    searches = isinstance(player, str | os.PathLike)
-    if searches:
-        player = load_policy(player, which="last")  # returns of self-play do not tell which policy is best
+        return search_entrant(env, simulations_of(player))
+    if isinstance(player, str | os.PathLike):
+        player = load_player(env, player)
     if isinstance(player, LoadedPolicy):
         spaces = (player.observation_space, player.action_space)
-        searches |= player.search is not None
-        entrant = policy_entrant(name, env, player.algorithm, player.policy, explore=player.explore, search=searches)
+        searches = player.search is not None
+        entrant = policy_entrant(env, player.algorithm, player.policy, explore=player.explore, search=searches)
     elif isinstance(player, tuple) and len(player) == 2 and isinstance(player[0], Agent) and isinstance(player[1], AgentState):
         agent, state = player
         spaces = (agent.env.observation_space, agent.env.action_space)
-        entrant = policy_entrant(name, env, agent.algorithm, agent.algorithm.policy(state.learner), explore=False)
+        entrant = policy_entrant(env, agent.algorithm, agent.algorithm.policy(state.learner), explore=False)
     else:
         raise TypeError(
             f"player {name!r} is {player!r}: use {', '.join(map(repr, UNTRAINED))}, the folder of a run, a policy of "

@@ -46,7 +46,7 @@ def played(board: Board, player: int, action: int, *, falls: bool) -> Board | No
 
 
 def reachable(board: Board, length: int) -> list[tuple[Board, int]]:
-    """Return all positions of Tic-tac-toe in which the game goes on, with the player to move."""
+    """Return all unfinished positions of Tic-tac-toe, with the player to move."""
     found, waiting = {board: 1}, [(board, 1)]
     while waiting:
         position, player = waiting.pop()

@@ -1,4 +1,4 @@
-"""Tic-tac-toe, solved: the exact value and the best moves of all positions in which the game goes on."""
+"""Tic-tac-toe, solved: the exact value and the best moves of all unfinished positions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def turned(board: Board) -> Board:
 
 
 class Solved(NamedTuple):
-    """All positions in which the game goes on."""
+    """All unfinished positions."""
 
     value: np.ndarray
     """f64[3**9]: value for the player to move, by the number of the board, Σ square · 3^i"""

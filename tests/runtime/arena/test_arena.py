@@ -44,14 +44,14 @@ def test_each_pair_plays_both_sides_from_the_same_openings() -> None:
             assert (side == i).sum() == 4
 
 
-def constant(action: int, name: str) -> Entrant:
-    return Entrant(name, lambda policy, carry, inputs, state, game, key: (carry, jnp.full_like(game, action)))
+def constant(action: int) -> Entrant:
+    return Entrant(lambda policy, carry, inputs, state, game, key: (carry, jnp.full_like(game, action)))
 
 
 def test_the_player_to_move_decides() -> None:
     """Player 0 moves first and player 1 twice, so the payoffs of ``two_players`` tell who moved when."""
     env, plan = two_players(), schedule(2, 2)
-    entrants = [constant(0, "zero"), constant(1, "one")]
+    entrants = [constant(0), constant(1)]
     played = play_games(env, entrants, [(), ()], plan, KEY(), opening_moves=0)
     # Player 0 gets the opposite of what player 1 gets: of payoffs[0][1] as "zero", and of payoffs[1][0] as "one".
     assert played.episodic_return.tolist() == [1.0, 1.0] and played.episodic_length.tolist() == [3, 3]
@@ -66,7 +66,7 @@ def test_openings_are_the_same_for_all_pairs() -> None:
     def first_free(policy: Any, carry: Any, inputs: Any, state: Any, game: Any, key: Any) -> Any:
         return carry, jnp.argmax(inputs.obs["action_mask"], -1).astype(jnp.int32)
 
-    entrants, plan = [Entrant(name, first_free) for name in "abc"], schedule(3, 16)
+    entrants, plan = [Entrant(first_free) for _ in "abc"], schedule(3, 16)
     played = jax.jit(partial(play_games, env, entrants, games=plan, opening_moves=3))([(), (), ()], key=KEY())
     results: dict[int, set[tuple[float, int]]] = {}
     for opening, result, length in zip(plan.opening, *map(np.asarray, played[:2]), strict=True):
@@ -82,8 +82,8 @@ def test_carries_belong_to_their_games() -> None:
     def counts(policy: Any, carry: Any, inputs: Any, state: Any, game: Any, key: Any) -> Any:
         return carry + 1, (carry == 0).astype(jnp.int32)
 
-    counting = Entrant("counting", counts, (), lambda batch_size: jnp.zeros(batch_size, jnp.int32))
-    played = play_games(env, [counting, constant(0, "zero")], [(), ()], schedule(2, 4), KEY(), opening_moves=0)
+    counting = Entrant(counts, (), lambda batch_size: jnp.zeros(batch_size, jnp.int32))
+    played = play_games(env, [counting, constant(0)], [(), ()], schedule(2, 4), KEY(), opening_moves=0)
     # It opens with action 1 as player 0, and as player 1 it answers with action 0, since its count has begun.
     assert played.episodic_return.tolist() == [1.0, 1.0, -1.0, -1.0]
 
@@ -150,7 +150,7 @@ def test_policies_play(trained: Path) -> None:
     policy = jaxrl.load_policy(trained, which="last")
     players = {"run": str(trained), "policy": policy, "state": (agent, state), "memory": (recurrent, recurrent.init(KEY()))}
     found = arena(TIC_TAC_TOE, players, games=8)
-    # The same policy by two names: whoever begins wins as often.
+    # The same policy by two names: the one that begins wins as often.
     assert found.wins[0, 1] == found.losses[0, 1] and found.score("run", "state") == found.score("policy", "state")
 
 
@@ -225,6 +225,7 @@ def test_intervals_become_narrow_with_games() -> None:
         ({"players": ["random"]}, r"players=\['random'\] must be at least two"),
         ({"players": ["random", "one_ply"], "games": 3}, "games=3 must be even"),
         ({"players": ["random", "one_ply"], "games": 0}, "games"),
+        ({"players": ["random", "one_ply"], "opening_moves": -1}, "opening_moves"),
         (
             {"players": {"random": "random", "me": 3}},
             "player 'me' is 3: use 'random', 'one_ply', 'two_ply', 'mcts:100', the folder of a run",

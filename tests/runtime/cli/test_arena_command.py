@@ -27,7 +27,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert found["names"] == ["ppo", "random"] and found["ratings"][1] == 0 and found["games"] == 8
     for arguments, message in (
         (["random"], "name at least two different players"),
-        (["random", "one_ply"], "the game is not known: add --env"),
+        (["random", "one_ply"], "random and one_ply can play any game: add --env"),
         ([str(trained), "random", "--out", "x.txt"], "must end in one of .png"),
     ):
         assert main(["arena", *arguments]) == 2

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from jaxrl.runtime.arena.names import UNTRAINED, is_untrained
+from jaxrl.runtime.cli.commands.games import game_of
 from jaxrl.runtime.cli.flags import Count, Flag, Trust, read_flags, shown_as
 from jaxrl.runtime.plots.style import FORMATS
 from jaxrl.runtime.system.disk import absolute, at_home
 
 if TYPE_CHECKING:
     from jaxrl.runtime.arena.arena import Arena
-    from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 
 HELP = f"""\
 Play all pairs of players against each other, from both sides and from the same openings, and print wins, draws, losses and Elo
@@ -64,8 +64,11 @@ def main(args: Sequence[str]) -> int:
     options = read_flags(ArenaOptions, args or ["--help"], prog="jaxrl arena", description=HELP)
     if options.out is not None and at_home(options.out).suffix[1:].lower() not in FORMATS:
         raise ValueError(f"--out {options.out!r} must end in one of {', '.join(f'.{kind}' for kind in FORMATS)}")
-    env = game_of(options)
-    from jaxrl.runtime.arena.arena import arena
+    if len(set(options.players)) < 2:
+        raise ValueError("name at least two different players: jaxrl arena RUN random")
+    env = game_of(options.players, options.env)
+    from jaxrl.runtime.arena.arena import arena, as_game
+    from jaxrl.runtime.arena.entrants import load_player
     from jaxrl.runtime.cli.user_code import import_env_module
     from jaxrl.runtime.console.progress import spinner
     from jaxrl.runtime.system.devices import enable_compilation_cache
@@ -74,46 +77,22 @@ def main(args: Sequence[str]) -> int:
     enable_compilation_cache()
     with spinner("jaxrl arena") as say:
         say("loading")
+        game = as_game(env)
+        how: dict[str, Any] = {"network_alone": options.network_alone, "trust": options.trust}
         players = {
-            name: player if is_untrained(player) else loaded(player, env, options)
+            name: player if is_untrained(player) else load_player(game, player, **how)
             for name, player in named(options.players).items()
         }
         say(f"{len(players) * (len(players) - 1) // 2 * options.games} games of {env}")
-        played = arena(env, players, games=options.games, seed=options.seed, opening_moves=options.opening_moves)
+        played = arena(game, players, games=options.games, seed=options.seed, opening_moves=options.opening_moves)
     report(played, env, options)
     return 0
-
-
-def loaded(run: str, env: str, options: ArenaOptions) -> LoadedPolicy:
-    """Load the policy of a run, which searches if its algorithm does."""
-    from jaxrl.envs import make_env
-    from jaxrl.runtime.evaluation.load_policy import load_policy
-    from jaxrl.types import Env
-
-    policy, game = load_policy(run, which="last", trust=options.trust), make_env(env)
-    if policy.algorithm.plans and not options.network_alone and isinstance(game, Env):
-        policy.search = game
-    return policy
 
 
 def named(players: Sequence[str]) -> dict[str, str]:
     """Return name -> player; that of a run is the name of its folder, or its path where several folders have that name."""
     short = [os.path.basename(os.path.normpath(player)) for player in players]
     return {name if short.count(name) == 1 else player: player for name, player in zip(short, players, strict=True)}
-
-
-def game_of(options: ArenaOptions) -> str:
-    """Return the id of the game: ``--env``, or that of the first run."""
-    from jaxrl.runtime.logs.run_folder import read_config
-
-    if len(set(options.players)) < 2:
-        raise ValueError("name at least two different players: jaxrl arena RUN random")
-    if options.env is not None:
-        return options.env
-    for player in options.players:
-        if not is_untrained(player):
-            return str(read_config(player)["agent"]["env"])
-    raise ValueError("none of the players is a run, so the game is not known: add --env jaxrl:ConnectFour")
 
 
 def report(played: Arena, env: str, options: ArenaOptions) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from jaxrl.runtime.arena.names import is_untrained
+from jaxrl.runtime.cli.commands.games import game_of
 from jaxrl.runtime.cli.flags import Flag, Trust, read_flags, shown_as
 
 if TYPE_CHECKING:
     from jaxrl.runtime.arena.match import Shown
-    from jaxrl.types import Env
 
 HELP = """\
 Play a board game against the policy of a run, or against random, one_ply, two_ply or mcts:100 with --env.
@@ -53,11 +53,11 @@ class PlayOptions:
 def main(args: Sequence[str]) -> int:
     """Play one game."""
     options = read_flags(PlayOptions, args or ["--help"], prog="jaxrl play", description=HELP)
-    env_id = game_of(options)
+    env_id = game_of([options.player], options.env)
     import jax
 
     from jaxrl.runtime.arena.arena import as_game
-    from jaxrl.runtime.arena.entrants import entrant_of
+    from jaxrl.runtime.arena.entrants import entrant_of, load_player
     from jaxrl.runtime.arena.match import check_board, play_match
     from jaxrl.runtime.cli.user_code import import_env_module
     from jaxrl.runtime.system.devices import enable_compilation_cache
@@ -66,31 +66,13 @@ def main(args: Sequence[str]) -> int:
     env = as_game(env_id)
     check_board(env)
     enable_compilation_cache()
-    entrant = entrant_of(env, options.player, loaded(options, env))
+    player: Any = options.player
+    if not is_untrained(player):
+        how: dict[str, Any] = {"network_alone": options.network_alone, "which": options.which, "trust": options.trust}
+        player = load_player(env, player, **how)
+    entrant = entrant_of(env, options.player, player)
     print(SAID[play_match(env, entrant, jax.random.key(options.seed), ask, show, second=options.second)])
     return 0
-
-
-def game_of(options: PlayOptions) -> str:
-    """Return the id of the game: ``--env``, or that of the run."""
-    from jaxrl.runtime.logs.run_folder import read_config
-
-    if options.env is not None:
-        return options.env
-    if is_untrained(options.player):
-        raise ValueError(f"{options.player} can play any game: add --env jaxrl:ConnectFour")
-    return str(read_config(options.player)["agent"]["env"])
-
-
-def loaded(options: PlayOptions, env: Env) -> Any:
-    """Return the player: a policy that searches if its algorithm does, or the name of one without training."""
-    from jaxrl.runtime.evaluation.load_policy import load_policy
-
-    if is_untrained(options.player):
-        return options.player
-    policy = load_policy(options.player, which=options.which, trust=options.trust)
-    policy.search = env if policy.algorithm.plans and not options.network_alone else None
-    return policy
 
 
 def show(position: Shown) -> None:
