@@ -277,6 +277,17 @@ ALGORITHMS = {
             module="jaxrl.algorithms.alphazero",
             network="actor_critic",
         ),
+        Entry(
+            "muzero",
+            "MuZero",
+            "tree search with a model that it learns; games of two players by self-play",
+            actions=("Discrete",),
+            family="planning",
+            memory=False,
+            paper=Paper("Schrittwieser et al.", 2020, "arXiv:1911.08265"),
+            module="jaxrl.algorithms.muzero",
+            network="representation",
+        ),
     )
 }
 

@@ -30,7 +30,7 @@ from jaxrl.replay import Draw
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.returns import bootstrap_mask, discounts, lambda_returns
 from jaxrl.rollout.collect import fold_each
-from jaxrl.rollout.inputs import example_input, zero_invalid
+from jaxrl.rollout.inputs import example_input, without_history, zero_invalid
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added
 from jaxrl.spaces.action_masks import MASK_KEY
@@ -190,11 +190,6 @@ def alphazero_loss(setup: SearchSetup, vf_coef: Array, params: PyTree, batch: Se
     entropy = -jnp.where(batch.policy > 0, batch.policy * jnp.log(jnp.where(batch.policy > 0, batch.policy, 1.0)), 0.0).sum(-1)
     logged = {"losses/policy_loss": cross_entropy, "losses/value_loss": value_loss, "losses/search_entropy": entropy}
     return valid_means(cross_entropy + vf_coef * value_loss, logged, batch.valid, setup.axis_name)
-
-
-def without_history(obs: PyTree, like: Array) -> StepInput:
-    """Return inputs of a model that sees observations alone, [N]."""
-    return StepInput(obs, jnp.zeros(like.shape, jnp.int32), jnp.zeros(like.shape), jnp.zeros(like.shape, bool))
 
 
 def reflected(symmetries: Symmetries, row: SearchedRow, key: Key) -> SearchedRow:

@@ -20,7 +20,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from jaxrl import models
-from jaxrl.builder.config import ReplayConfig
+from jaxrl.builder.config import BufferConfig
 from jaxrl.distributions import Categorical, MultiCategorical, Normal, TanhNormal
 from jaxrl.evolution.noise import LowRankNoise
 from jaxrl.intrinsic import Intrinsic, IntrinsicFn
@@ -432,7 +432,7 @@ def resolve_data(data: Any, env: Env | HostEnv) -> Dataset | DatasetInfo | None:
     return data
 
 
-def resolve_replay(replay: Any, env: Env | HostEnv, config: ReplayConfig, *, before: int, after: int, data: Any = None) -> Replay:
+def resolve_replay(replay: Any, env: Env | HostEnv, config: BufferConfig, *, before: int, after: int, data: Any = None) -> Replay:
     """Make the replay of a builder's ``replay`` keyword, with the algorithm's sizes and the window that it needs.
 
     If the settings ask for ``hindsight``, the replay is wrapped in ``hindsight_replay``.

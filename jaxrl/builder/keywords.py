@@ -99,6 +99,32 @@ def replay_keywords(
     raise NotImplementedError
 
 
+def latent_model_keywords(
+    env: EnvLike,
+    *,
+    model: Model | ModelFn | ModelArguments | None = None,
+    dynamics: Model | ModelFn | ModelArguments | None = None,
+    prediction: Model | ModelFn | ModelArguments | None = None,
+    optimizer: Optimizer | None = None,
+    replay: ReplayFn | Option | str | Mapping[str, Any] | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Keywords of algorithms that learn a model on latent states.
+
+    Args:
+      model: the representation, from observations to latent states: arguments of ``jaxrl.models.representation``, such as
+        ``{"latent_size": 32}``; those that the other networks take apply to them too; or a memoryless Model whose outputs are
+        f32[..., d]; or a function of both spaces that returns one. Default: an MLP of 2×64, ReLU, for vectors.
+      dynamics: from latent states and actions to what follows: arguments of ``jaxrl.models.latent_dynamics``; or a memoryless
+        Model with the same inputs and outputs; or a function of both spaces that returns one.
+      prediction: from latent states to priors and values: the same of ``jaxrl.models.latent_prediction``.
+      replay: ``Uniform()``, ``Prioritized()`` or a ``ReplayFn``, called with ``before=1`` and ``after=unroll_steps + n_step``.
+    """
+    raise NotImplementedError
+
+
 def actor_critic_replay_keywords(
     env: EnvLike,
     *,

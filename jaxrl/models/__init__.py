@@ -16,6 +16,7 @@ from jaxrl.models.batch_renorm import BatchRenorm
 from jaxrl.models.config import ActorCriticConfig, GreedyPolicyConfig, QNetworkConfig, configured_by
 from jaxrl.models.control import action_value, deterministic_policy, policy_network
 from jaxrl.models.cores import CORES, recurrent
+from jaxrl.models.dynamics.latent import latent_dynamics, latent_prediction, representation
 from jaxrl.models.encoders import MLP, encode_space, split_mask
 from jaxrl.models.heads import ActorCriticOutput, PolicyHead
 from jaxrl.models.images import ImpalaCNN, MinAtarCNN, NatureCNN, board_convolution
@@ -58,11 +59,14 @@ __all__ = [
     "from_linen",
     "from_nnx",
     "greedy_policy",
+    "latent_dynamics",
+    "latent_prediction",
     "orthogonal",
     "per_agent",
     "polar",
     "policy_network",
     "q_network",
+    "representation",
     "split_mask",
     "value_network",
 ]

@@ -166,13 +166,16 @@ class Sequences(NamedTuple):
     """[N, ...] before row 0, as used when acting."""
     weight: Array
     """f32[N]: ``Draw.weight``."""
+    extras: PyTree = ()
+    """[L + 1, N, ...]: those of the rows, and of the row after them."""
 
 
 def sequences(replay: Replay, state: Any, draw: Draw, length: int, num_agents: int = 0) -> Sequences:
     """Return the drawn sequences, [length, N]: burn-in, then the rows to learn from, then further rows for n-step returns.
 
     Args:
-      replay: a ``sequence_replay`` of ``ReplayRow``s, built with ``before=1`` and ``after=length``.
+      replay: a replay of ``ReplayRow``s, built with ``before=1`` and ``after=length``: a ``sequence_replay``, or another, whose
+        sequences begin anywhere and have no carry.
       state: the replay's state.
       draw: [N].
       length: number of rows of a sequence.
@@ -197,6 +200,7 @@ def sequences(replay: Replay, state: Any, draw: Draw, length: int, num_agents: i
         valid=current.valid & draw.valid,
         carry=draw.extras,
         weight=draw.weight,
+        extras=jax.tree.map(lambda x: x[1:], rows.extras),
     )
 
 

@@ -23,21 +23,23 @@ class ReplayRow(NamedTuple):
     reward: Array
     terminated: Array
     valid: Array
+    extras: PyTree = ()
+    """What an algorithm stores in addition."""
 
 
-def replay_rows(rollout: Rollout) -> ReplayRow:
-    """Return the fields of a rollout that replay stores, [T, B], raw.
+def replay_rows(rollout: Rollout, extras: PyTree = ()) -> ReplayRow:
+    """Return the fields of a rollout that replay stores, [T, B], raw, with further ``extras``.
 
     Each observation is stored once, because the next row holds the observation that a row reached.
     """
     obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
-    return ReplayRow(obs, rollout.action, rollout.reward, rollout.terminated, rollout.valid)
+    return ReplayRow(obs, rollout.action, rollout.reward, rollout.terminated, rollout.valid, extras)
 
 
-def example_row(observation_space: spaces.Space, action_space: spaces.Space) -> ReplayRow:
+def example_row(observation_space: spaces.Space, action_space: spaces.Space, extras: PyTree = ()) -> ReplayRow:
     """Return a row of zeros, unbatched."""
     obs, action, reward, flag = jax.tree.map(lambda x: x[0], tuple(example_input(observation_space, action_space)))
-    return ReplayRow(obs, action, reward, flag, flag)
+    return ReplayRow(obs, action, reward, flag, flag, extras)
 
 
 class Transitions(NamedTuple):

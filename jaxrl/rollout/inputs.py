@@ -16,6 +16,11 @@ def example_input(observation_space: spaces.Space, action_space: spaces.Space) -
     return first_input(zeros(observation_space, (1,)), action_space, 1)
 
 
+def without_history(obs: PyTree, like: Array) -> StepInput:
+    """Return the inputs of a model that sees observations alone, in the shape of the array ``like``."""
+    return StepInput(obs, jnp.zeros(like.shape, jnp.int32), jnp.zeros(like.shape), jnp.zeros(like.shape, bool))
+
+
 def zero_invalid(tree: PyTree, valid: Array) -> PyTree:
     """Replace non-finite values in invalid rows by 0, since 0 times them would be NaN in a gradient. Valid rows are unchanged."""
 

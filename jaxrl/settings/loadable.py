@@ -20,6 +20,8 @@ RETURNS = {"model": "Model", "optimizer": "GradientTransformation", "replay": "R
 KINDS: dict[str, Kind] = {
     "model": "model",
     "critic": "model",
+    "dynamics": "model",
+    "prediction": "model",
     "optimizer": "optimizer",
     "replay": "replay",
     "intrinsic": "intrinsic",

@@ -1,0 +1,173 @@
+"""MuZero's learned model (Schrittwieser et al. 2020): networks on latent states, and distributions of rewards and returns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl.algorithms.common.q_heads import projected
+from jaxrl.algorithms.common.value_rescaling import Rescale, scale
+from jaxrl.builder.components import ModelFn, check_arguments, check_statistics, is_recurrent, model_output, resolve_model, show
+from jaxrl.distributions import Categorical
+from jaxrl.models import ActorCriticOutput, latent_dynamics, latent_prediction
+from jaxrl.models.dynamics.latent import DynamicsOutput, PredictionOutput, latent_space
+from jaxrl.models.heads import masked
+from jaxrl.rollout.inputs import example_input, without_history
+from jaxrl.spaces.trees import show_shapes
+from jaxrl.types import Array, Env, HostEnv, Key, Model, PyTree, StepInput
+
+ENDS, SAME_PLAYER, OTHER_PLAYER = range(3)
+"""What follows an action: the episode ends, the same player moves, the other player moves."""
+NETWORKS: dict[str, ModelFn] = {"dynamics": latent_dynamics, "prediction": latent_prediction}
+"""Keyword of the builder -> its default network."""
+
+
+class Support(NamedTuple):
+    """Values of a categorical distribution of rewards or returns, evenly spaced on the scale of ``rescale``."""
+
+    limit: float
+    """The largest absolute value, in units of the reward."""
+    num_bins: int
+    rescale: Rescale | None
+
+    @property
+    def bins(self) -> Array:
+        """f32[K]"""
+        return jnp.linspace(-1.0, 1.0, self.num_bins) * scale(self.rescale)[0](jnp.float32(self.limit))
+
+    def encode(self, x: Array) -> Array:
+        """Return probabilities f32[..., K] whose mean is x, f32[...]: two neighbours share them (appendix F)."""
+        where = scale(self.rescale)[0](x).reshape(-1, 1)
+        return projected(jnp.ones_like(where), where, self.bins).reshape((*x.shape, -1))
+
+    def decode(self, logits: Array) -> Array:
+        """Return the mean f32[...] of a distribution with logits f32[..., K], in units of the reward."""
+        return scale(self.rescale)[1]((jax.nn.softmax(logits) * self.bins).sum(-1))
+
+
+class LatentParams(NamedTuple):
+    """Parameters of the three networks."""
+
+    representation: PyTree
+    dynamics: PyTree
+    prediction: PyTree
+
+
+@dataclass(frozen=True)
+class LatentModel:
+    """MuZero's three networks."""
+
+    representation: Model
+    dynamics: Model
+    prediction: Model
+    support: Support
+    action_space: spaces.Discrete
+
+    def init(self, key: Key, inputs: StepInput) -> LatentParams:
+        keys, latent = jax.random.split(key, 3), self._example(inputs)
+        return LatentParams(
+            self.representation.init(keys[0], inputs),
+            self.dynamics.init(keys[1], latent._replace(obs=(latent.obs, latent.prev_action))),
+            self.prediction.init(keys[2], latent),
+        )
+
+    def _example(self, inputs: StepInput) -> StepInput:
+        params = jax.eval_shape(self.representation.init, jax.random.key(0), inputs)
+        state = jax.eval_shape(lambda params: self.representation.apply(params, (), inputs)[1], params)
+        return example_input(latent_space(state.shape[-1]), self.action_space)
+
+    def represent(self, params: LatentParams, inputs: StepInput) -> Array:
+        """Return the latent states f32[..., d] of observations."""
+        return to_unit(self.representation.apply(params.representation, (), inputs)[1])
+
+    def predict(self, params: LatentParams, state: Array) -> PredictionOutput:
+        """Return priors and values of latent states."""
+        return self.prediction.apply(params.prediction, (), without_history(state, state[..., 0]))[1]
+
+    def step(self, params: LatentParams, state: Array, action: Array) -> DynamicsOutput:
+        """Return what follows actions i32[...] in latent states f32[..., d]; the next states are scaled."""
+        inputs = without_history((state, action), state[..., 0])
+        output = self.dynamics.apply(params.dynamics, (), inputs)[1]
+        return output._replace(state=to_unit(output.state))
+
+    def act(self, params: LatentParams, carry: PyTree, inputs: StepInput, key: Key | None = None) -> tuple[PyTree, Any]:
+        """Return the prior over actions and the value, without a search: ``Model.apply``."""
+        output = self.predict(params, self.represent(params, inputs))
+        policy = Categorical(masked(output.logits, inputs.obs))
+        return carry, ActorCriticOutput(policy, self.support.decode(output.value))
+
+    @property
+    def as_model(self) -> Model:
+        return Model(self.init, self.act, self.act, self.representation.initial_carry)
+
+
+def to_unit(state: Array) -> Array:
+    """Scale latent states f32[..., d] to [0, 1] by the smallest and largest of their numbers (appendix G)."""
+    low, high = state.min(-1, keepdims=True), state.max(-1, keepdims=True)
+    return (state - low) / jnp.maximum(high - low, 1e-5)
+
+
+def turn_values(logits: Array) -> Array:
+    """Return the expected factor f32[...] on the value that follows, without γ: 0 for an end, 1 for a move of the same player, −1
+    for one of the other."""
+    return jax.nn.softmax(logits) @ jnp.asarray([0.0, 1.0, -1.0][: logits.shape[-1]])
+
+
+# --------------------------------------------------------------------------------------------------------------------- builder
+
+
+def resolve_latent_model(
+    representation: Model, output: PyTree, parts: Mapping[str, Any], env: Env | HostEnv, support: Support
+) -> LatentModel:
+    """Resolve the keywords ``dynamics`` and ``prediction`` of a builder for latent states as its ``model`` gives them.
+
+    Args:
+      representation: the resolved ``model``, whose outputs for a batch of one have the shapes ``output``.
+      parts: the builder's keywords. Arguments of ``model`` that the other networks take apply to these too.
+
+    Raises:
+      TypeError: a network is not a memoryless Model with the right outputs.
+    """
+    model, shape = parts["model"], getattr(output, "shape", ())
+    if len(shape) != 2 or not jnp.issubdtype(output.dtype, jnp.floating):
+        raise TypeError(
+            f"model={show(model)} must give latent states f32[batch, d]; for a batch of one it gives {show_shapes(output)}"
+        )
+    space, size = latent_space(shape[1]), support.num_bins
+    turns = 3 if env.players == 2 else 2
+    action_space: Any = env.action_space
+    logits = lambda number: jax.ShapeDtypeStruct((1, number), jnp.float32)  # noqa: E731
+    seen = {"dynamics": spaces.Tuple((space, action_space)), "prediction": space}
+    sizes = {"dynamics": {"num_outputs": size, "num_turns": turns}, "prediction": {"num_outputs": size}}
+    wanted = {
+        "dynamics": DynamicsOutput(logits(shape[1]), logits(size), logits(turns)),
+        "prediction": PredictionOutput(logits(int(action_space.n)), logits(size)),
+    }
+    found = {}
+    for name, network in NETWORKS.items():
+        part, shared = parts[name], {}
+        if isinstance(part, Mapping):
+            check_arguments(network, part, name)
+        if isinstance(model, Mapping):
+            shared = {key: value for key, value in model.items() if key in inspect.signature(network).parameters}
+        bound = env._replace(observation_space=space)
+        default = partial(network, **sizes[name], **{**shared, **(part if isinstance(part, Mapping) else {})})
+        resolved = resolve_model(None if isinstance(part, Mapping) else part, default, bound, name=name)
+        if is_recurrent(resolved):
+            raise TypeError(f"{name}={show(part)} must be memoryless: initial_carry gives ()")
+        check_statistics("MuZero", resolved, name)
+        given = model_output(part, resolved, bound._replace(observation_space=seen[name]), name=name)
+        if jax.tree.structure(given) != jax.tree.structure(wanted[name]) or show_shapes(given) != show_shapes(wanted[name]):
+            raise TypeError(
+                f"{name}={show(part)} must give {show_shapes(wanted[name])}, as {network.__name__} does; for a batch of one it "
+                f"gives {show_shapes(given)}"
+            )
+        found[name] = resolved
+    return LatentModel(representation, found["dynamics"], found["prediction"], support, action_space)

@@ -1,0 +1,335 @@
+"""MuZero (Schrittwieser et al. 2020), with the search of Danihelka et al. (2022) by default: tree search with a learned model.
+
+Reads top to bottom: settings, search, targets, loss, storing, learning, builder. The networks are in
+``jaxrl.algorithms.common.latent_model``, the search in ``jaxrl.algorithms.common.tree_search``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxrl.algorithms.common.latent_model import (
+    ENDS,
+    OTHER_PLAYER,
+    SAME_PLAYER,
+    LatentModel,
+    LatentParams,
+    Support,
+    resolve_latent_model,
+    turn_values,
+)
+from jaxrl.algorithms.common.q_learning import PRIORITIES
+from jaxrl.algorithms.common.tree_search import PUCT, Found, Gumbel, Node, package, search
+from jaxrl.algorithms.common.value_rescaling import Rescale
+from jaxrl.builder.components import resolve_replay
+from jaxrl.builder.config import BufferConfig
+from jaxrl.builder.keywords import latent_model_keywords, split_keywords, with_keywords_of
+from jaxrl.builder.replay_setup import ReplaySetup
+from jaxrl.builder.setup import prepare
+from jaxrl.models import representation
+from jaxrl.optimize.descent import Progress
+from jaxrl.optimize.gradients import valid_means
+from jaxrl.optimize.learner import ReplayLearner
+from jaxrl.replay import Draw
+from jaxrl.replay.options import Prioritized, Uniform
+from jaxrl.replay.sequence import Sequences, sequences, swap_axes
+from jaxrl.replay.transitions import example_row, replay_rows
+from jaxrl.returns import bootstrap_mask, discounts, n_step_returns
+from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.validation import Count, NonNegative, Positive, Range, Unit, added
+from jaxrl.spaces.entries import turn_sign
+from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, Rollout, StepInput
+
+
+@dataclass(frozen=True)
+class MuZeroConfig(BufferConfig):
+    """Structural settings of MuZero."""
+
+    num_envs: Count = 16
+    rollout_length: Count = 16
+    batch_size: Count = 128
+    """Positions per gradient step, each with the ``unroll_steps`` after it."""
+    replay_ratio: Positive = 16.0
+    """Positions drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size,
+    exactly."""
+    simulations: Count = 16
+    """Positions that a search adds to its tree."""
+    search: Gumbel | PUCT = added(Gumbel())
+    """How a search chooses actions, in the tree and for the environment."""
+    unroll_steps: Count = 5
+    """K: steps of the learned model from each drawn position."""
+    n_step: Count = 10
+    """Rewards in a return before it bootstraps from the value that a search found."""
+    replay: Uniform | Prioritized = added(Uniform())
+    """How positions are drawn from replay, unless ``replay`` is a custom ``ReplayFn``."""
+    reanalyze: Unit = added(0.0)
+    """Share of each batch whose policies are searched again, and whose values are computed again, with the current parameters
+    (MuZero Reanalyze, appendix H)."""
+    num_bins: Annotated[int, Range(3, integral=True)] = 51
+    """Values of the distributions of rewards and returns."""
+    value_limit: Positive = 300.0
+    """The largest of these values; the smallest is its opposite."""
+    rescale: Rescale | None = added(Rescale())
+    """Space these values on a scale that grows like the square root of the return."""
+
+    @property
+    def rows_after(self) -> int:
+        """Number of rows after a drawn position that its targets need."""
+        return self.unroll_steps + self.n_step
+
+    @property
+    def window(self) -> tuple[int, str]:
+        return self.rows_after + 2, "unroll_steps + n_step + 2"
+
+
+class MuZeroHyperparams(NamedTuple):
+    """Hyperparameters of MuZero: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""
+
+    learning_rate: shared.LearningRate = 1e-3
+    gamma: shared.Gamma = 0.99
+    vf_coef: NonNegative = 0.25
+    """Weight of the value's loss."""
+    max_grad_norm: shared.MaxGradNorm = 5.0
+    adam_eps: shared.AdamEps = 1e-5
+    total_steps: shared.TotalSteps = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MuZeroSetup(ReplaySetup[MuZeroConfig]):
+    """Setup of MuZero."""
+
+    latent: LatentModel
+
+
+class Searched(NamedTuple):
+    """What a search found, stored with its row."""
+
+    policy: Array
+    """f32[n]: the improved policy."""
+    value: Array
+    """f32: the value of the position."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------- search
+
+
+def policy(setup: MuZeroSetup, learner: ReplayLearner) -> Policy:
+    """Return the policy: the parameters, and γ for the search."""
+    return Policy(learner.params, (), setup.current(learner).gamma, learner.version)
+
+
+def act(
+    setup: MuZeroSetup, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+) -> tuple[PyTree, Array, dict[str, Array]]:
+    """Search from every position with the learned model, and return the chosen actions."""
+    found = search_all(setup, policy.params, policy.exploration, inputs, fold_each(key, env_id), explore=explore)
+    return carry, found.action, Searched(found.policy, found.value)._asdict()
+
+
+def search_all(setup: MuZeroSetup, params: LatentParams, gamma: Array, inputs: StepInput, keys: Key, *, explore: bool) -> Found:
+    """Search from each observation, [B], with its own key."""
+    config, latent = setup.config, setup.latent
+    state = latent.represent(params, inputs)
+    output = latent.predict(params, state)
+    node = Node(output.logits, latent.support.decode(output.value))
+    expand = partial(imagine, latent, params, gamma)
+
+    def one(node: Node, state: Array, obs: PyTree, key: Key) -> Found:
+        return search(config.search, expand, node, state, obs, key, config.simulations, explore=explore)
+
+    return jax.vmap(one)(node, state, inputs.obs, keys)
+
+
+def imagine(latent: LatentModel, params: LatentParams, gamma: Array, key: Key, state: Array, action: Array) -> Any:
+    """Implement ``tree_search.Expand`` by the learned model; a position is a latent state f32[d]."""
+    output = latent.step(params, state[None], action[None])
+    after, decode = latent.predict(params, output.state), latent.support.decode
+    node = Node(after.logits[0], decode(after.value)[0])
+    return output.state[0], decode(output.reward)[0], gamma * turn_values(output.turn)[0], node
+
+
+# --------------------------------------------------------------------------------------------------------------------- targets
+
+
+class Targets(NamedTuple):
+    """What the model should predict from a position for k = 0 … K, time-major. Beyond a termination, states are absorbing:
+    rewards and values are 0. Nothing is known beyond a truncation."""
+
+    policy: Array
+    """f32[K + 1, N, n]"""
+    value: Array
+    """f32[K + 1, N]"""
+    reward: Array
+    """f32[K, N]"""
+    turn: Array
+    """i32[K, N]: what follows the action (``jaxrl.algorithms.common.latent_model``)."""
+    in_episode: Array
+    """bool[K + 1, N]: position k is one of the same episode in which the agent acted."""
+    known: Array
+    """bool[K + 1, N]: position k is such a position, or absorbing."""
+
+
+def targets(config: MuZeroConfig, gamma: Array | float, batch: Sequences, found: Searched) -> Targets:
+    """Return the targets of drawn sequences. Those of values are n-step returns (section 3), with the sign of the player.
+
+    Args:
+      batch: [L, N] rows, L = unroll_steps + n_step.
+      found: [L + 1, N]: what searches found at the rows, and the values to bootstrap from.
+    """
+    steps = config.unroll_steps
+    returns = n_step_returns(batch.reward, *discounts(batch, gamma), found.value[1:], batch.valid, config.n_step)
+    in_episode = jnp.cumprod(batch.valid[: steps + 1], axis=0).astype(bool)
+    over = jnp.cumsum(in_episode & batch.terminated[: steps + 1], axis=0) > 0
+    known = in_episode | jnp.concatenate([jnp.zeros_like(over[:1]), over[:-1]])
+    before, after = (jax.tree.map(lambda x, part=part: x[part], batch.inputs.obs) for part in (slice(steps), slice(1, steps + 1)))
+    same = jnp.broadcast_to(turn_sign(before, after) > 0, (steps, *in_episode.shape[1:]))
+    goes_on = in_episode[:-1] & ~batch.terminated[:steps]
+    return Targets(
+        policy=found.policy[: steps + 1],
+        value=jnp.where(in_episode, returns[: steps + 1], 0.0),
+        reward=jnp.where(in_episode[:-1], batch.reward[:steps], 0.0),
+        turn=jnp.where(goes_on, jnp.where(same, SAME_PLAYER, OTHER_PLAYER), ENDS),
+        in_episode=in_episode,
+        known=known,
+    )
+
+
+def reanalyzed(setup: MuZeroSetup, params: LatentParams, gamma: Array, batch: Sequences, key: Key) -> Searched:
+    """Return what searches found, with that of the first ``reanalyze`` of the sequences replaced: policies by those of new
+    searches, values by those of the network, with current parameters."""
+    config, stored = setup.config, batch.extras
+    count = round(config.reanalyze * stored.value.shape[1])
+    if not count:
+        return stored
+    inputs = jax.tree.map(lambda x: x[:, :count], batch.inputs)
+    value = setup.latent.act(params, (), inputs)[1].value
+    positions = jax.tree.map(lambda x: x[: config.unroll_steps + 1].reshape(-1, *x.shape[2:]), inputs)
+    keys = jax.random.split(key, len(positions.is_first))
+    policy = search_all(setup, params, gamma, positions, keys, explore=False).policy
+    policy = policy.reshape(config.unroll_steps + 1, count, -1)
+    return Searched(stored.policy.at[: len(policy), :count].set(policy), stored.value.at[:, :count].set(value))
+
+
+# ------------------------------------------------------------------------------------------------------------------------ loss
+
+
+def unrolled(latent: LatentModel, params: LatentParams, inputs: StepInput, action: Array) -> tuple[Any, Any]:
+    """Unroll the model from observations, [N], along actions i32[K, N].
+
+    Returns:
+      The predictions at k = 0 … K, [K + 1, N, ...], and the outputs of the dynamics, [K, N, ...].
+    """
+
+    def step(state: Array, action: Array) -> tuple[Array, Any]:
+        state = 0.5 * state + 0.5 * jax.lax.stop_gradient(state)  # halves the gradient (appendix G)
+        output = latent.step(params, state, action)
+        return output.state, output
+
+    first = latent.represent(params, inputs)
+    outputs = jax.lax.scan(step, first, action)[1]
+    return latent.predict(params, jnp.concatenate([first[None], outputs.state])), outputs
+
+
+def muzero_loss(
+    latent: LatentModel, vf_coef: Array | float, params: LatentParams, batch: Sequences, target: Targets, axis_name: str | None
+) -> tuple[Array, dict[str, Array]]:
+    """Mean over valid draws of Σₖ wₖ·(ℓᵖ + vf_coef·ℓᵛ + ℓʳ + ℓᵗ), times the draw's weight, with w₀ = 1 and wₖ = 1/K
+    (Schrittwieser et al. 2020, equation 1; its weight decay belongs to the optimiser).
+
+    ℓᵖ, ℓᵛ and ℓʳ are cross-entropies to the improved policy, the return and the reward; ℓᵗ is that of whether the episode goes
+    on, and with which player. The metrics returned include the priorities.
+    """
+    steps, support = len(target.reward), latent.support
+    predicted, outputs = unrolled(latent, params, jax.tree.map(lambda x: x[0], batch.inputs), batch.action[:steps])
+    weight = jnp.where(jnp.arange(steps + 1) == 0, 1.0, 1.0 / steps)[:, None]
+
+    def cross_entropy(logits: Array, probabilities: Array, known: Array) -> Array:
+        return jnp.where(known, -(probabilities * jax.nn.log_softmax(logits)).sum(-1), 0.0)
+
+    policy_loss = cross_entropy(predicted.logits, target.policy, target.in_episode)
+    value_loss = cross_entropy(predicted.value, support.encode(target.value), target.known)
+    reward_loss = cross_entropy(outputs.reward, support.encode(target.reward), target.known[:-1])
+    turn = jax.nn.one_hot(target.turn, outputs.turn.shape[-1])
+    turn_loss = cross_entropy(outputs.turn, turn, target.known[:-1])
+    loss = (weight * (policy_loss + vf_coef * value_loss)).sum(0) + (reward_loss + turn_loss).mean(0)
+    logged = {"losses/policy_loss": policy_loss[0], "losses/value_loss": value_loss[0]}
+    logged |= {"losses/reward_loss": reward_loss.mean(0), "losses/turn_loss": turn_loss.mean(0)}
+    loss, logged = valid_means(batch.weight * loss, logged, target.in_episode[0], axis_name)
+    error = jnp.abs(support.decode(predicted.value[0]) - target.value[0])
+    return loss, logged | {PRIORITIES: jnp.where(target.in_episode[0], error, 0.0)}
+
+
+# ------------------------------------------------------------------------------------------------------------ storing, learning
+
+
+def init(setup: MuZeroSetup, key: Key, hyperparams: MuZeroHyperparams) -> ReplayLearner:
+    learner = setup.init_learner(key, hyperparams)
+    number = int(setup.action_space.n)  # type: ignore[attr-defined]
+    found = Searched(jnp.zeros(number), jnp.zeros(()))
+    row = example_row(setup.observation_space, setup.action_space, found)
+    return ReplayLearner(**learner._asdict(), replay=setup.replay.init(row))
+
+
+def observe(setup: MuZeroSetup, learner: ReplayLearner, rollout: Rollout) -> ReplayLearner:
+    """Store a rollout's rows with what searches found."""
+    rows = replay_rows(rollout, Searched(**rollout.extras))
+    return learner._replace(replay=setup.replay.add(learner.replay, rows, rollout.env_id))
+
+
+def learn(setup: MuZeroSetup, learner: ReplayLearner) -> tuple[ReplayLearner, Metrics]:
+    config, hp = setup.config, setup.current(learner)
+    descent = setup.descent(hp, learner.params)
+    keys = jax.random.split(setup.device_key(setup.stream(learner, 0)), config.updates_per_iteration)
+
+    def batch(replay: PyTree, draw: Draw) -> Sequences:
+        return swap_axes(setup.weighted(sequences(setup.replay, replay, draw, config.rows_after), learner))
+
+    def update_once(progress: Progress, drawn: tuple[Array, Sequences, Key]) -> Any:
+        _, rows, key = drawn
+        rows = swap_axes(rows)
+        rows = rows._replace(inputs=zero_invalid(rows.inputs, bootstrap_mask(rows)))
+        found = reanalyzed(setup, descent.params(progress), hp.gamma, rows, key)
+        target = targets(config, hp.gamma, rows, found)
+        loss = lambda params: muzero_loss(setup.latent, hp.vf_coef, params, rows, target, setup.axis_name)  # noqa: E731
+        progress, metrics = descent.step(loss, progress)
+        return progress, (metrics, metrics.pop(PRIORITIES))
+
+    start = descent.start(learner.params, learner.opt_state)
+    progress, replay, metrics = setup.scan_updates(learner, update_once, start, batch, keys)
+    return setup.updated(learner, hp, metrics, **descent.finish(progress), replay=replay)
+
+
+# --------------------------------------------------------------------------------------------------------------------- builder
+
+
+def make_algorithm(setup: MuZeroSetup) -> Algorithm:
+    """Return MuZero as an ``Algorithm``, bound to spaces but not to an environment."""
+    return setup.algorithm(init=init, policy=policy, act=act, observe=observe, learn=learn)
+
+
+@with_keywords_of(latent_model_keywords)
+def make_muzero(env: EnvLike, **keywords: Any) -> Agent:
+    """MuZero (Schrittwieser et al. 2020; Danihelka et al. 2022) for Discrete actions, with one player or two. Each action is
+    chosen by a tree search with a learned model, which predicts rewards, values, policies and ends from latent states.
+
+    Raises:
+      ImportError: mctx is not installed.
+    """
+    package()
+    settings, parts = split_keywords(make_muzero, keywords)
+    prepared = prepare(make_muzero, env, MuZeroConfig, MuZeroHyperparams, settings, (spaces.Discrete,), representation, parts)
+    config = prepared.setup.config
+    support = Support(config.value_limit, config.num_bins, config.rescale)
+    latent = resolve_latent_model(prepared.setup.model, prepared.output, parts, prepared.env, support)
+    replay = resolve_replay(parts["replay"], prepared.env, config, before=1, after=config.rows_after)
+    setup = dataclasses.replace(prepared.setup, model=latent.as_model)
+    return prepared.bind(make_algorithm(MuZeroSetup.from_setup(setup, replay=replay, latent=latent)))

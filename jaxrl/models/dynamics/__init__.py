@@ -1,0 +1,1 @@
+"""Networks of learned models of an environment."""
