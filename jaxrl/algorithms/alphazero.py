@@ -14,15 +14,13 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.tree_search import PUCT, Gumbel, Node, package, search
+from jaxrl.algorithms.common.tree_search import PUCT, RANDOM_MOVES, Gumbel, Node, package, random_actions, search
 from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.config import BufferConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import prepare
-from jaxrl.distributions import Categorical, sample_each
 from jaxrl.models import actor_critic
-from jaxrl.models.heads import masked
 from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import ReplayLearner
@@ -152,12 +150,8 @@ def act(
         jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, RANDOM_MOVES)))(keys), 1, 0
     )
     at_random = jax.vmap(jax.random.uniform)(choose_keys) < policy.exploration.epsilon
-    drawn = sample_each(Categorical(masked(jnp.zeros_like(logits), inputs.obs)), draw_keys)
+    drawn = random_actions(draw_keys, inputs.obs, logits.shape[-1])
     return carry, jnp.where(at_random, drawn, found.action), extras(found.policy, found.value, at_random)
-
-
-RANDOM_MOVES = 2**31 - 1
-"""Number of the random stream of random moves, far from those that a search folds in."""
 
 
 def look_ahead(setup: SearchSetup, policy: Policy, simulator: Simulator, key: Key, position: PyTree, action: Array) -> Any:

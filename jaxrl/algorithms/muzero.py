@@ -26,7 +26,7 @@ from jaxrl.algorithms.common.latent_model import (
     turn_values,
 )
 from jaxrl.algorithms.common.q_learning import PRIORITIES
-from jaxrl.algorithms.common.tree_search import PUCT, Found, Gumbel, Node, package, search
+from jaxrl.algorithms.common.tree_search import PUCT, RANDOM_MOVES, Found, Gumbel, Node, package, random_actions, search
 from jaxrl.algorithms.common.value_rescaling import Rescale
 from jaxrl.builder.components import resolve_replay
 from jaxrl.builder.config import BufferConfig
@@ -110,6 +110,14 @@ class MuZeroSetup(ReplaySetup[MuZeroConfig]):
     latent: LatentModel
 
 
+class Exploration(NamedTuple):
+    """Exploration state of a policy: what acting needs in addition to the network."""
+
+    gamma: Array
+    at_random: Array
+    """bool[]: actions are drawn uniformly."""
+
+
 class Searched(NamedTuple):
     """What a search found, stored with its row."""
 
@@ -123,16 +131,23 @@ class Searched(NamedTuple):
 
 
 def policy(setup: MuZeroSetup, learner: ReplayLearner) -> Policy:
-    """Return the policy: the parameters, and γ for the search."""
-    return Policy(learner.params, (), setup.current(learner).gamma, learner.version)
+    """Return the policy: the parameters, and γ for the search. It acts at random until the first update, so in the warm-up."""
+    return Policy(learner.params, (), Exploration(setup.current(learner).gamma, setup.acts_at_random(learner)), learner.version)
 
 
 def act(
     setup: MuZeroSetup, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     """Search from every position with the learned model, and return the chosen actions."""
-    found = search_all(setup, policy.params, policy.exploration, inputs, fold_each(key, env_id), explore=explore)
-    return carry, found.action, Searched(found.policy, found.value)._asdict()
+    keys, exploration = fold_each(key, env_id), policy.exploration
+    found = search_all(setup, policy.params, exploration.gamma, inputs, keys, explore=explore)
+    action = found.action
+    if explore:
+        # A search with an untrained network tells actions apart by chance alone, and would always take the same.
+        apart = jax.vmap(partial(jax.random.fold_in, data=RANDOM_MOVES))(keys)
+        drawn = random_actions(apart, inputs.obs, found.policy.shape[-1])
+        action = jnp.where(exploration.at_random, drawn, action)
+    return carry, action, Searched(found.policy, found.value)._asdict()
 
 
 def search_all(setup: MuZeroSetup, params: LatentParams, gamma: Array, inputs: StepInput, keys: Key, *, explore: bool) -> Found:

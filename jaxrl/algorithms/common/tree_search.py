@@ -9,11 +9,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl.distributions import Categorical, sample_each
 from jaxrl.models import split_mask
+from jaxrl.models.heads import masked
 from jaxrl.settings.options import Option, option
 from jaxrl.settings.packages import import_package
 from jaxrl.settings.validation import Count, NonNegative, Positive, Unit
 from jaxrl.types import Array, Key, PyTree
+
+RANDOM_MOVES = 2**31 - 1
+"""Number of the random stream of random moves, far from those that a search folds in."""
 
 
 class Found(NamedTuple):
@@ -95,6 +100,11 @@ class PUCT(Option):
             pb_c_base=self.c_base,
             temperature=float(explore),
         )
+
+
+def random_actions(keys: Key, obs: PyTree, number: int) -> Array:
+    """Draw one of the ``number`` actions for each observation, [B], uniformly from those that its mask allows."""
+    return sample_each(Categorical(masked(jnp.zeros((len(keys), number)), obs)), keys)
 
 
 def package() -> Any:
