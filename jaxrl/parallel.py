@@ -216,7 +216,7 @@ def _over(agent: Agent, mesh: Mesh, stepping: Agent, data: str | None) -> Agent:
         warn_if_eager(states)
         specs, gives = specs_for(states), PartitionSpec(SEEDS) if several else PartitionSpec()
         local_step = over_seeds(states.iteration.shape[0] // mesh.shape[SEEDS] if several else None)(stepping.step)
-        checked = not several and not agent.algorithm.plans  # mctx's loops are not typed for the checks
+        checked = not several and agent.algorithm.check_vma
         return jax.shard_map(local_step, mesh=mesh, in_specs=(specs,), out_specs=(specs, gives), check_vma=checked)(states)
 
     return stepping._replace(init=init, step=step)

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 from jaxrl.settings.aliases import listed, unknown
 
+OTHER_NETWORKS = {"critic": "action_value", "dynamics": "latent_dynamics", "prediction": "latent_prediction"}
+"""Keyword of builders for a network other than ``model`` -> the function of ``jaxrl.models`` that makes it by default."""
+
 
 class Paper(NamedTuple):
     authors: str

@@ -505,6 +505,8 @@ class Algorithm(NamedTuple):
     plans: bool = False
     """``act`` plans with a ``Simulator`` of the environment, which must be pure; without one it acts by its network alone. The
     simulator draws from its own key, so a plan does not see the random numbers that the environment will draw."""
+    check_vma: bool = True
+    """``jax.shard_map`` checks which values vary over devices. False with loops that are not typed for that, such as mctx's."""
     tolerates_lag: bool = False
     """``update`` is correct for rollouts of parameters that are a few updates old, because rows come from replay or because the
     algorithm corrects for the probabilities with which actions were drawn."""

@@ -248,7 +248,7 @@ def learn(setup: SearchSetup, learner: ReplayLearner) -> tuple[ReplayLearner, Me
 
 def make_algorithm(setup: SearchSetup) -> Algorithm:
     """Return AlphaZero as an ``Algorithm``, bound to spaces but not to an environment."""
-    return setup.algorithm(init=init, policy=policy, act=act, observe=observe, learn=learn, plans=True)
+    return setup.algorithm(init=init, policy=policy, act=act, observe=observe, learn=learn, plans=True, check_vma=False)
 
 
 @with_keywords_of(agent_keywords)

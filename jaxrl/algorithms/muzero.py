@@ -328,7 +328,7 @@ def learn(setup: MuZeroSetup, learner: ReplayLearner) -> tuple[ReplayLearner, Me
 
 def make_algorithm(setup: MuZeroSetup) -> Algorithm:
     """Return MuZero as an ``Algorithm``, bound to spaces but not to an environment."""
-    return setup.algorithm(init=init, policy=policy, act=act, observe=observe, learn=learn)
+    return setup.algorithm(init=init, policy=policy, act=act, observe=observe, learn=learn, check_vma=False)
 
 
 @with_keywords_of(latent_model_keywords)

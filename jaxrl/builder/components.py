@@ -20,13 +20,13 @@ from flax import nnx
 from gymnasium import spaces
 
 from jaxrl import models
-from jaxrl.builder.config import BufferConfig
+from jaxrl.builder.config import BufferConfig, ReplayConfig
 from jaxrl.distributions import Categorical, MultiCategorical, Normal, TanhNormal
 from jaxrl.evolution.noise import LowRankNoise
 from jaxrl.intrinsic import Intrinsic, IntrinsicFn
 from jaxrl.models import ActorCriticOutput
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
-from jaxrl.registry import ALGORITHMS, Entry
+from jaxrl.registry import ALGORITHMS, OTHER_NETWORKS, Entry
 from jaxrl.replay import Replay
 from jaxrl.replay.dataset import Dataset, DatasetInfo, check_spaces, info_of
 from jaxrl.replay.dataset_replay import dataset_replay, mixed_replay
@@ -105,9 +105,10 @@ def check_actions(algorithm: str, env: Env | HostEnv, kinds: Sequence[type[space
 # ----------------------------------------------------------------------------------------------------------------------- models
 
 
-def own_network(algorithm: Entry) -> ModelFn | None:
-    """Return the function of ``jaxrl.models`` that the algorithm's registry entry names, or None if it names none."""
-    return getattr(models, algorithm.network) if algorithm.network else None
+def own_network(algorithm: Entry, keyword: str = "model") -> ModelFn | None:
+    """Return the function of ``jaxrl.models`` that makes the default of this keyword of the builder, or None if none does."""
+    name = algorithm.network if keyword == "model" else OTHER_NETWORKS[keyword]
+    return getattr(models, name) if name else None
 
 
 def check_arguments(network: ModelFn, arguments: ModelArguments, name: str = "model") -> None:
@@ -441,7 +442,7 @@ def resolve_replay(replay: Any, env: Env | HostEnv, config: BufferConfig, *, bef
       replay: a ``ReplayFn``; None: that of the option ``config.replay``.
       data: dataset to draw from instead, or with ``config.online`` as well; None without one.
     """
-    if data is not None and config.online:
+    if data is not None and isinstance(config, ReplayConfig) and config.online:
         ring = resolve_replay(replay, env, config, before=before, after=after)
         return mixed_replay(ring, config.mixing_ratio, before=before, after=after)
     if data is not None:

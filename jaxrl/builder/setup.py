@@ -190,14 +190,15 @@ class AlgorithmSetup(Generic[C]):
         buffers: tuple[str, ...] = (),
         tolerates_lag: bool = False,
         plans: bool = False,
+        check_vma: bool = True,
         **functions: Callable[..., Any],
     ) -> Algorithm:
         """Bind functions that take this setup first into an ``Algorithm``; keywords are its field names.
 
         By default ``init`` is ``init_learner``, and ``policy`` is that of this module. An algorithm with ``learn`` updates by
         ``observe``, then ``learn``. One with ``gradients`` updates by ``observe``, if it has one, and ``apply``, and its policies
-        hold the hyperparameters. ``Algorithm`` documents ``transferable_fields``, ``buffers``, ``tolerates_lag`` and
-        ``plans``.
+        hold the hyperparameters. ``Algorithm`` documents ``transferable_fields``, ``buffers``, ``tolerates_lag``,
+        ``plans`` and ``check_vma``.
         """
         shared: dict[str, Callable[..., Any]] = {"init": AlgorithmSetup.init_learner, "policy": policy}
         if "gradients" in functions:
@@ -217,6 +218,7 @@ class AlgorithmSetup(Generic[C]):
             buffers=buffers,
             tolerates_lag=tolerates_lag,
             plans=plans,
+            check_vma=check_vma,
         )
         if self.intrinsic is not None:
             algorithm = exploring(algorithm, self.intrinsic, self.config.num_envs, self.axis_name)

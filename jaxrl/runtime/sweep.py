@@ -122,7 +122,7 @@ def _checked(sweep: SweepFile) -> SweepFile:
     for job in expand(plain):
         combination = {**settings, **job.settings}
         recurrent = combination.pop("model", {}).get("core") is not None
-        combination.pop("critic", None)
+        combination = {name: each for name, each in combination.items() if name not in NETWORKS}
         dotted = [{name: each} for name, values in grid.items() if name in dotted_names(config) for each in values]
         try:
             for field in [{}, *(each for each in dotted if not each.keys() & job.settings.keys())]:
@@ -171,11 +171,10 @@ def with_flat_names(algorithm: str, grid: Any) -> Any:
 def _checked_network(algorithm: str, name: str, arguments: Any) -> Any:
     """Return the arguments of a network of the algorithm, after checking that they are valid for some observations."""
     from jaxrl.builder.components import check_arguments, own_network
-    from jaxrl.models import action_value
 
     if not isinstance(arguments, Mapping):
         raise TypeError(f"{name} = {arguments!r} must be a table of arguments of the network, such as {{ hidden_sizes = [64] }}")
-    network: Any = own_network(ALGORITHMS[algorithm]) if name == "model" else action_value
+    network: Any = own_network(ALGORITHMS[algorithm], name)
     check_arguments(network, arguments, name)
     network.config(**arguments)
     return dict(arguments)

@@ -121,8 +121,8 @@ def slow_unless(in_make_test: bool) -> Any:
 
 LEARN_FROM_ROWS = tuple(name for name in PLAYING if ALGORITHMS[name].family != "evolution")
 """Algorithms that learn from rollouts, discount rewards and estimate values."""
-LEARN_ANYWHERE = tuple(name for name in LEARN_FROM_ROWS if ALGORITHMS[name].family != "planning")
-"""Those of them that do not plan, and so also learn on the host and from several agents."""
+LEARN_ANYWHERE = tuple(name for name in LEARN_FROM_ROWS if name != "alphazero")
+"""Those of them that do not plan with the environment itself, and so also learn on the host and from several agents."""
 
 
 def builders(names: Sequence[str]) -> Any:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,19 +14,17 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common.q_heads import projected
 from jaxrl.algorithms.common.value_rescaling import Rescale, scale
-from jaxrl.builder.components import ModelFn, check_arguments, check_statistics, is_recurrent, model_output, resolve_model, show
+from jaxrl.builder.components import check_arguments, check_statistics, is_recurrent, model_output, resolve_model, show
 from jaxrl.distributions import Categorical
 from jaxrl.models import ActorCriticOutput, latent_dynamics, latent_prediction
 from jaxrl.models.dynamics.latent import DynamicsOutput, PredictionOutput, latent_space
 from jaxrl.models.heads import masked
 from jaxrl.rollout.inputs import example_input, without_history
-from jaxrl.spaces.trees import show_shapes
+from jaxrl.spaces.trees import same_shapes, show_shapes
 from jaxrl.types import Array, Env, HostEnv, Key, Model, PyTree, StepInput
 
 ENDS, SAME_PLAYER, OTHER_PLAYER = range(3)
 """What follows an action: the episode ends, the same player moves, the other player moves."""
-NETWORKS: dict[str, ModelFn] = {"dynamics": latent_dynamics, "prediction": latent_prediction}
-"""Keyword of the builder -> its default network."""
 
 
 class Support(NamedTuple):
@@ -126,7 +124,7 @@ def turn_values(logits: Array) -> Array:
 def resolve_latent_model(
     representation: Model, output: PyTree, parts: Mapping[str, Any], env: Env | HostEnv, support: Support
 ) -> LatentModel:
-    """Resolve the keywords ``dynamics`` and ``prediction`` of a builder for latent states as its ``model`` gives them.
+    """Resolve the keywords ``dynamics`` and ``prediction`` of a builder, for latent states as its ``model`` gives them.
 
     Args:
       representation: the resolved ``model``, whose outputs for a batch of one have the shapes ``output``.
@@ -135,39 +133,54 @@ def resolve_latent_model(
     Raises:
       TypeError: a network is not a memoryless Model with the right outputs.
     """
-    model, shape = parts["model"], getattr(output, "shape", ())
+    shape: tuple[int, ...] = getattr(output, "shape", ())
+    action_space, bins = cast(spaces.Discrete, env.action_space), support.num_bins
     if len(shape) != 2 or not jnp.issubdtype(output.dtype, jnp.floating):
         raise TypeError(
-            f"model={show(model)} must give latent states f32[batch, d]; for a batch of one it gives {show_shapes(output)}"
+            f"model={show(parts['model'])} must give latent states f32[batch, d]; for a batch of one it gives "
+            f"{show_shapes(output)}"
         )
-    space, size = latent_space(shape[1]), support.num_bins
     turns = 3 if env.players == 2 else 2
-    action_space: Any = env.action_space
-    logits = lambda number: jax.ShapeDtypeStruct((1, number), jnp.float32)  # noqa: E731
-    seen = {"dynamics": spaces.Tuple((space, action_space)), "prediction": space}
-    sizes = {"dynamics": {"num_outputs": size, "num_turns": turns}, "prediction": {"num_outputs": size}}
-    wanted = {
-        "dynamics": DynamicsOutput(logits(shape[1]), logits(size), logits(turns)),
-        "prediction": PredictionOutput(logits(int(action_space.n)), logits(size)),
-    }
-    found = {}
-    for name, network in NETWORKS.items():
-        part, shared = parts[name], {}
-        if isinstance(part, Mapping):
-            check_arguments(network, part, name)
-        if isinstance(model, Mapping):
-            shared = {key: value for key, value in model.items() if key in inspect.signature(network).parameters}
-        bound = env._replace(observation_space=space)
-        default = partial(network, **sizes[name], **{**shared, **(part if isinstance(part, Mapping) else {})})
-        resolved = resolve_model(None if isinstance(part, Mapping) else part, default, bound, name=name)
-        if is_recurrent(resolved):
-            raise TypeError(f"{name}={show(part)} must be memoryless: initial_carry gives ()")
-        check_statistics("MuZero", resolved, name)
-        given = model_output(part, resolved, bound._replace(observation_space=seen[name]), name=name)
-        if jax.tree.structure(given) != jax.tree.structure(wanted[name]) or show_shapes(given) != show_shapes(wanted[name]):
-            raise TypeError(
-                f"{name}={show(part)} must give {show_shapes(wanted[name])}, as {network.__name__} does; for a batch of one it "
-                f"gives {show_shapes(given)}"
-            )
-        found[name] = resolved
-    return LatentModel(representation, found["dynamics"], found["prediction"], support, action_space)
+    state = env._replace(observation_space=latent_space(shape[1]))
+    pair = env._replace(observation_space=spaces.Tuple((state.observation_space, action_space)))
+    zeros = lambda size: jnp.broadcast_to(0.0, (1, size))  # noqa: E731
+    followed = jax.eval_shape(lambda: DynamicsOutput(zeros(shape[1]), zeros(bins), zeros(turns)))
+    predicted = jax.eval_shape(lambda: PredictionOutput(zeros(int(action_space.n)), zeros(bins)))
+    dynamics = partial(latent_dynamics, num_outputs=bins, num_turns=turns)
+    prediction = partial(latent_prediction, num_outputs=bins)
+    return LatentModel(
+        representation,
+        resolve_network("dynamics", parts, dynamics, state, pair, followed),
+        resolve_network("prediction", parts, prediction, state, state, predicted),
+        support,
+        action_space,
+    )
+
+
+def resolve_network(
+    keyword: str, parts: Mapping[str, Any], default: partial[Model], env: Env | HostEnv, seen: Env | HostEnv, outputs: PyTree
+) -> Model:
+    """Resolve the keyword of a network on latent states.
+
+    Args:
+      default: the default network.
+      env: with the space for which the network is made; ``seen`` has that of its inputs.
+      outputs: the shapes that it must give for a batch of one.
+    """
+    part, model = parts[keyword], parts["model"]
+    takes = inspect.signature(default.func).parameters
+    arguments = {name: value for name, value in model.items() if name in takes} if isinstance(model, Mapping) else {}
+    if isinstance(part, Mapping):
+        check_arguments(default.func, part, keyword)
+        arguments, part = {**arguments, **part}, None
+    resolved = resolve_model(part, partial(default, **arguments), env, name=keyword)
+    if is_recurrent(resolved):
+        raise TypeError(f"{keyword}={show(part)} must be memoryless (initial_carry gives ())")
+    check_statistics("MuZero", resolved, keyword)
+    given = model_output(part, resolved, seen, name=keyword)
+    if not same_shapes(given, outputs):
+        raise TypeError(
+            f"{keyword}={show(part)} must give {show_shapes(outputs)}, as "
+            f"jaxrl.models.{default.func.__name__} does; for a batch of one it gives {show_shapes(given)}"
+        )
+    return resolved

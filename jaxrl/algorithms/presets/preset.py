@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from jaxrl.registry import OTHER_NETWORKS
+
 
 class Score(NamedTuple):
     """Greedy return with the final parameters, over 128 episodes per seed."""
@@ -96,7 +98,7 @@ def _flags(name: str, value: Any) -> list[str]:
     return [shlex.join([f"--{dashed}", str(value)])]
 
 
-NETWORKS = ("model", "critic")
+NETWORKS = ("model", *OTHER_NETWORKS)
 """Settings that are arguments of networks."""
 
 

@@ -143,8 +143,9 @@ def latent_dynamics(observation_space: spaces.Space, action_space: spaces.Space,
       observation_space: the space of latent states, a Box.
       action_space: Discrete.
     """
-    pair = spaces.Tuple((observation_space, _discrete(action_space)))
-    return from_linen(Dynamics(make_network(pair, config), action_space, config.num_outputs, config.num_turns))
+    actions = _discrete(action_space)
+    network = make_network(spaces.Tuple((observation_space, actions)), config)
+    return from_linen(Dynamics(network, actions, config.num_outputs, config.num_turns))
 
 
 @component("model", home="jaxrl.models")

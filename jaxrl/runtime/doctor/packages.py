@@ -42,7 +42,7 @@ OPTIONAL = {
     "pettingzoo": "environments by pettingzoo:name",
     "pgx": "environments by pgx:name",
     "xminigrid": "environments by xminigrid:name",
-    "mctx": "make_alphazero, and the players mcts:N of jaxrl arena",
+    "mctx": "make_alphazero, make_muzero, and the players mcts:N of jaxrl arena",
     "minari": 'datasets by jaxrl.load_dataset("minari:…")',
     "evosax": "make_es with strategy evosax",
     "Box2D": "gymnasium:LunarLander-v3, BipedalWalker-v3 and CarRacing-v3",

@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_type_hints
 import tyro
 
 from jaxrl.algorithms.presets import Preset, find_preset, words
-from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
+from jaxrl.registry import ALGORITHMS, OTHER_NETWORKS, setting_names, unknown_algorithm
 from jaxrl.runtime.cli.flags import (
     Count,
     ModelWords,
@@ -176,9 +176,9 @@ def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Ma
 
 
 def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any], file: str | None) -> type:
-    """Add ``--model``, ``--critic`` for an algorithm with critics, and ``--data``, by default ``file``, to the flags."""
+    """Add ``--model`` and the flags of other networks that the algorithm has, and ``--data``, by default ``file``."""
     entry = ALGORITHMS[algorithm]
-    networks = {"model": entry.network, "critic": "action_value"}
+    networks = {"model": entry.network, **OTHER_NETWORKS}
     fields = list[tuple[str, Any, Any]]()
     for name in networks.keys() & inspect.signature(entry.load().make).parameters.keys():
         help_ = f"Arguments of the network {networks[name]}, such as hidden_sizes=128,128"
