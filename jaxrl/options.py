@@ -9,12 +9,12 @@ from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax
 from jaxrl.algorithms.common.offline.advantage_weights import Binary, Expectile, Exponential, Sampled
 from jaxrl.algorithms.common.offline.conservative import CQL, Conservative, LagrangeCQL
 from jaxrl.algorithms.common.optimistic_exploration import Optimistic
+from jaxrl.algorithms.common.planning.tree_search import PUCT, Gumbel
 from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
 from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Munchausen, Scalar
 from jaxrl.algorithms.common.quantile_critics import Quantiles
 from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature
 from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN
-from jaxrl.algorithms.common.tree_search import PUCT, Gumbel
 from jaxrl.algorithms.common.value_rescaling import Rescale
 from jaxrl.evolution.evosax_adapter import Evosax
 from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise

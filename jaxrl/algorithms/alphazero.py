@@ -1,6 +1,7 @@
 """AlphaZero (Silver et al. 2018), with the search of Danihelka et al. (2022) by default.
 
-Reads top to bottom: settings, search, loss, storing, learning, builder. The search is in ``jaxrl.algorithms.common.tree_search``.
+Reads top to bottom: settings, search, loss, storing, learning, builder. The tree is in
+``jaxrl.algorithms.common.planning.tree_search``.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.tree_search import PUCT, RANDOM_MOVES, Gumbel, Node, package, random_actions, search
+from jaxrl.algorithms.common.planning.tree_search import PUCT, RANDOM_MOVES, Gumbel, Node, package, random_actions, search
 from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.config import BufferConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import prepare
 from jaxrl.models import actor_critic
-from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import ReplayLearner
 from jaxrl.replay import Draw
@@ -224,23 +224,17 @@ def observe(setup: SearchSetup, learner: ReplayLearner, rollout: Rollout) -> Rep
 
 def learn(setup: SearchSetup, learner: ReplayLearner) -> tuple[ReplayLearner, Metrics]:
     hp, symmetries = setup.current(learner), setup.symmetries
-    descent = setup.descent(hp, learner.params)
-    keys = jax.random.split(setup.device_key(setup.stream(learner, 0)), setup.config.updates_per_iteration)
 
     def batch(replay: PyTree, draw: Draw) -> SearchedRow:
         row = setup.replay.take(replay, draw, 0)
         return row._replace(valid=draw.valid)
 
-    def update_once(progress: Progress, drawn: tuple[Array, SearchedRow, Key]) -> Any:
-        _, rows, key = drawn
+    def loss(params: PyTree, before: PyTree, rows: SearchedRow, key: Key) -> Any:
         if symmetries is not None:
             rows = jax.vmap(lambda row, key: reflected(symmetries, row, key))(rows, jax.random.split(key, len(rows.valid)))
-        progress, metrics = descent.step(lambda params: alphazero_loss(setup, hp.vf_coef, params, rows), progress)
-        return progress, (metrics, ())
+        return alphazero_loss(setup, hp.vf_coef, params, rows)
 
-    start = descent.start(learner.params, learner.opt_state)
-    progress, replay, metrics = setup.scan_updates(learner, update_once, start, batch, keys)
-    return setup.updated(learner, hp, metrics, **descent.finish(progress), replay=replay)
+    return setup.learn(learner, hp, loss, batch)
 
 
 # --------------------------------------------------------------------------------------------------------------------- builder

@@ -1,7 +1,7 @@
 """MuZero (Schrittwieser et al. 2020), with the search of Danihelka et al. (2022) by default: tree search with a learned model.
 
 Reads top to bottom: settings, search, targets, loss, storing, learning, builder. The networks are in
-``jaxrl.algorithms.common.latent_model``, the search in ``jaxrl.algorithms.common.tree_search``.
+``jaxrl.algorithms.common.planning.latent_model``, the tree in ``jaxrl.algorithms.common.planning.tree_search``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.latent_model import (
+from jaxrl.algorithms.common.planning.latent_model import (
     ENDS,
     OTHER_PLAYER,
     SAME_PLAYER,
@@ -24,17 +24,16 @@ from jaxrl.algorithms.common.latent_model import (
     Support,
     resolve_latent_model,
     turn_values,
+    with_shared_arguments,
 )
-from jaxrl.algorithms.common.q_learning import PRIORITIES
-from jaxrl.algorithms.common.tree_search import PUCT, RANDOM_MOVES, Found, Gumbel, Node, package, random_actions, search
+from jaxrl.algorithms.common.planning.tree_search import PUCT, RANDOM_MOVES, Found, Gumbel, Node, package, random_actions, search
 from jaxrl.algorithms.common.value_rescaling import Rescale
 from jaxrl.builder.components import resolve_replay
 from jaxrl.builder.config import BufferConfig
 from jaxrl.builder.keywords import latent_model_keywords, split_keywords, with_keywords_of
-from jaxrl.builder.replay_setup import ReplaySetup
+from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup
 from jaxrl.builder.setup import prepare
 from jaxrl.models import representation
-from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import ReplayLearner
 from jaxrl.replay import Draw
@@ -119,7 +118,7 @@ class Exploration(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """What a search found, stored with its row."""
+    """Results of a search, stored with its row."""
 
     policy: Array
     """f32[n]: the improved policy."""
@@ -176,8 +175,8 @@ def imagine(latent: LatentModel, params: LatentParams, gamma: Array, key: Key, s
 
 
 class Targets(NamedTuple):
-    """What the model should predict from a position for k = 0 … K, time-major. Beyond a termination, states are absorbing:
-    rewards and values are 0. Nothing is known beyond a truncation."""
+    """Targets of the model from a position, for k = 0 … K, time-major. Beyond a termination, states are absorbing: rewards and
+    values are 0. Nothing is known beyond a truncation."""
 
     policy: Array
     """f32[K + 1, N, n]"""
@@ -186,7 +185,7 @@ class Targets(NamedTuple):
     reward: Array
     """f32[K, N]"""
     turn: Array
-    """i32[K, N]: what follows the action (``jaxrl.algorithms.common.latent_model``)."""
+    """i32[K, N]: continuation after the action (``jaxrl.algorithms.common.planning.latent_model``)."""
     in_episode: Array
     """bool[K + 1, N]: position k is one of the same episode in which the agent acted."""
     known: Array
@@ -302,25 +301,17 @@ def observe(setup: MuZeroSetup, learner: ReplayLearner, rollout: Rollout) -> Rep
 
 def learn(setup: MuZeroSetup, learner: ReplayLearner) -> tuple[ReplayLearner, Metrics]:
     config, hp = setup.config, setup.current(learner)
-    descent = setup.descent(hp, learner.params)
-    keys = jax.random.split(setup.device_key(setup.stream(learner, 0)), config.updates_per_iteration)
 
     def batch(replay: PyTree, draw: Draw) -> Sequences:
         return swap_axes(setup.weighted(sequences(setup.replay, replay, draw, config.rows_after), learner))
 
-    def update_once(progress: Progress, drawn: tuple[Array, Sequences, Key]) -> Any:
-        _, rows, key = drawn
+    def loss(params: LatentParams, before: LatentParams, rows: Sequences, key: Key) -> Any:
         rows = swap_axes(rows)
         rows = rows._replace(inputs=zero_invalid(rows.inputs, bootstrap_mask(rows)))
-        found = reanalyzed(setup, descent.params(progress), hp.gamma, rows, key)
-        target = targets(config, hp.gamma, rows, found)
-        loss = lambda params: muzero_loss(setup.latent, hp.vf_coef, params, rows, target, setup.axis_name)  # noqa: E731
-        progress, metrics = descent.step(loss, progress)
-        return progress, (metrics, metrics.pop(PRIORITIES))
+        target = targets(config, hp.gamma, rows, reanalyzed(setup, before, hp.gamma, rows, key))
+        return muzero_loss(setup.latent, hp.vf_coef, params, rows, target, setup.axis_name)
 
-    start = descent.start(learner.params, learner.opt_state)
-    progress, replay, metrics = setup.scan_updates(learner, update_once, start, batch, keys)
-    return setup.updated(learner, hp, metrics, **descent.finish(progress), replay=replay)
+    return setup.learn(learner, hp, loss, batch)
 
 
 # --------------------------------------------------------------------------------------------------------------------- builder
@@ -341,6 +332,7 @@ def make_muzero(env: EnvLike, **keywords: Any) -> Agent:
     """
     package()
     settings, parts = split_keywords(make_muzero, keywords)
+    parts = with_shared_arguments(parts)
     prepared = prepare(make_muzero, env, MuZeroConfig, MuZeroHyperparams, settings, (spaces.Discrete,), representation, parts)
     config = prepared.setup.config
     support = Support(config.value_limit, config.num_bins, config.rescale)

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
-from jaxrl.algorithms.common.q_learning import PRIORITIES, act, policy
+from jaxrl.algorithms.common.q_learning import act, policy
 from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
 from jaxrl.algorithms.common.value_rescaling import Rescale, scale
 from jaxrl.builder.components import ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
-from jaxrl.builder.replay_setup import ReplaySetup
+from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup
 from jaxrl.builder.setup import prepare
 from jaxrl.distributions import select_actions
 from jaxrl.exploration.options import Spread

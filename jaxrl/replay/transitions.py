@@ -24,7 +24,7 @@ class ReplayRow(NamedTuple):
     terminated: Array
     valid: Array
     extras: PyTree = ()
-    """What an algorithm stores in addition."""
+    """Further values that an algorithm stores, such as a policy."""
 
 
 def replay_rows(rollout: Rollout, extras: PyTree = ()) -> ReplayRow:

@@ -12,7 +12,7 @@ import pytest
 
 import jaxrl
 from jaxrl.algorithms.alphazero import SearchedRow, SearchSetup, alphazero_loss, make_alphazero, reflected
-from jaxrl.algorithms.common.tree_search import PUCT, Gumbel, Node, search
+from jaxrl.algorithms.common.planning.tree_search import PUCT, Gumbel, Node, search
 from jaxrl.distributions import Categorical
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import ActorCriticOutput

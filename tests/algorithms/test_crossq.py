@@ -18,9 +18,9 @@ import jaxrl
 from jaxrl import make_crossq
 from jaxrl.algorithms import crossq
 from jaxrl.algorithms.common.critic_ensemble import STATISTICS, ActorCriticPair, Ensemble, draw_updates, network_variables
-from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature, actor_loss
 from jaxrl.algorithms.crossq import CrossQConfig, CrossQHyperparams
+from jaxrl.builder.replay_setup import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value, policy_network
 from jaxrl.optimize.gradients import mean_gradient

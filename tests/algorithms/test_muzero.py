@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.algorithms.common.latent_model import (
+from jaxrl.algorithms.common.planning.latent_model import (
     ENDS,
     OTHER_PLAYER,
     SAME_PLAYER,
@@ -22,10 +22,10 @@ from jaxrl.algorithms.common.latent_model import (
     to_unit,
     turn_values,
 )
-from jaxrl.algorithms.common.q_learning import PRIORITIES
-from jaxrl.algorithms.common.tree_search import PUCT
+from jaxrl.algorithms.common.planning.tree_search import PUCT
 from jaxrl.algorithms.common.value_rescaling import Rescale
 from jaxrl.algorithms.muzero import MuZeroConfig, Searched, Targets, make_muzero, muzero_loss, reanalyzed, search_all, targets
+from jaxrl.builder.replay_setup import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import latent_dynamics, q_network, representation
 from jaxrl.models.dynamics.latent import DynamicsOutput, PredictionOutput

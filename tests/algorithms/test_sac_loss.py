@@ -14,8 +14,8 @@ from gymnasium import spaces
 from jaxrl.algorithms import sac
 from jaxrl.algorithms.common import soft_policy
 from jaxrl.algorithms.common.critic_ensemble import CriticBatch, Ensemble
-from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.algorithms.sac import SACConfig, SACHyperparams
+from jaxrl.builder.replay_setup import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from tests.helpers.agents import assert_bit_equal, assert_close
 from tests.helpers.oracles.actor_critic import (

@@ -417,7 +417,7 @@ def test_a_component_is_of_a_listed_module_and_kind() -> None:
         component("model")(own_settings)
     with pytest.raises(ValueError, match="cannot be a component of kind 'network'"):
         component("network")(jaxrl.models.actor_critic)  # type: ignore[arg-type]
-    assert {"model", "critic", "optimizer", "replay", "intrinsic"} == set(KINDS)
+    assert {"model", "critic", "dynamics", "prediction", "optimizer", "replay", "intrinsic"} == set(KINDS)
 
 
 def test_every_builder_of_the_registry_builds_without_trust() -> None:

@@ -29,6 +29,7 @@ from tests.helpers import probes
 from tests.helpers.agents import (
     LEARN_ANYWHERE,
     RECURRENT,
+    SEARCHING,
     SMALL_ACTOR_CRITIC,
     algorithms,
     assert_bit_equal,
@@ -150,7 +151,7 @@ def test_seeds_differ_from_the_first_step(algorithm: str) -> None:
     assert any((both[0] != both[1]).any() for both in actions)
 
 
-@algorithms(["ppo", "dqn", "sac"], LEARN_ANYWHERE)
+@algorithms(["ppo", "dqn", "sac"], [name for name in LEARN_ANYWHERE if name not in SEARCHING])
 def test_no_random_number_is_used_twice(algorithm: str) -> None:
     """From ``init`` and the warm-up through two iterations, each random number is drawn only once.
 

@@ -166,7 +166,7 @@ def test_two_devices_have_the_gradient_of_one(algorithm: str, mapped: str) -> No
         mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
         specs = partition_specs(agent, state)
         out_specs = (specs, PartitionSpec())
-        checked = "unchecked" not in mapped and not agent.algorithm.plans
+        checked = "unchecked" not in mapped and agent.algorithm.check_vma
         step = jax.shard_map(agent.step, mesh=mesh, in_specs=(specs,), out_specs=out_specs, check_vma=checked)
         after, metrics = jax.jit(step)(state)
     else:

@@ -125,6 +125,10 @@ LEARN_ANYWHERE = tuple(name for name in LEARN_FROM_ROWS if name != "alphazero")
 """Those of them that do not plan with the environment itself, and so also learn on the host and from several agents."""
 
 
+SEARCHING = ("alphazero", "muzero")
+"""Algorithms that search trees."""
+
+
 def builders(names: Sequence[str]) -> Any:
     return pytest.mark.parametrize(
         "build", [pytest.param(partial(small, name), id=name, marks=slow_unless(name in REPRESENTATIVES)) for name in names]

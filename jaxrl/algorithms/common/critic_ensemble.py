@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.q_learning import PRIORITIES
 from jaxrl.builder.config import ReplayConfig
-from jaxrl.builder.replay_setup import ReplaySetup, in_parts
+from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup, in_parts
 from jaxrl.exploration.action_noise import standard_normal
 from jaxrl.optimize.descent import Descent
 from jaxrl.optimize.gradients import valid_mean

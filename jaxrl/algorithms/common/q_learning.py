@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl.builder.replay_setup import ReplaySetup
+from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.exploration.epsilon_greedy import epsilon_greedy, falling_epsilon, spread_epsilon
 from jaxrl.models import split_mask
@@ -49,9 +49,6 @@ def act(
 
 
 # -------------------------------------------------------------------------------------------------- replay and a target network
-
-PRIORITIES = "priorities"
-"""Key in the metrics of a loss for the priorities of the drawn rows, f32[batch_size]. They are not logged."""
 
 
 def init(setup: ReplaySetup[Any], key: Key, hyperparams: Any, example: Any) -> TargetLearner:

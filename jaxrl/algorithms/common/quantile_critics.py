@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common.q_heads import midpoints, tilted_huber
-from jaxrl.algorithms.common.q_learning import PRIORITIES
+from jaxrl.builder.replay_setup import PRIORITIES
 from jaxrl.optimize.gradients import valid_mean
 from jaxrl.replay.transitions import Transitions
 from jaxrl.settings.options import Option, option

@@ -20,7 +20,7 @@ from jaxrl.types import Array, Model, StepInput
 
 
 class DynamicsOutput(NamedTuple):
-    """What follows an action in a latent state."""
+    """Next state, reward and continuation after an action in a latent state."""
 
     state: Array
     """f32[..., d]: the next latent state, not scaled."""

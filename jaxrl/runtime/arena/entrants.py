@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.algorithms.common.tree_search import PUCT, Node, search
+from jaxrl.algorithms.common.planning.tree_search import PUCT, Node, search
 from jaxrl.distributions import Categorical
 from jaxrl.models.heads import masked
 from jaxrl.rollout.collect import fold_each, simulator_of

@@ -24,7 +24,7 @@ from jaxrl.algorithms.common.critic_ensemble import (
     learn_critics,
     min_over_subset,
 )
-from jaxrl.algorithms.common.q_learning import PRIORITIES
+from jaxrl.builder.replay_setup import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.replay.options import Prioritized
 from jaxrl.replay.prioritised import prioritised_replay

@@ -24,7 +24,7 @@ from jaxrl.spaces.trees import same_shapes, show_shapes
 from jaxrl.types import Array, Env, HostEnv, Key, Model, PyTree, StepInput
 
 ENDS, SAME_PLAYER, OTHER_PLAYER = range(3)
-"""What follows an action: the episode ends, the same player moves, the other player moves."""
+"""Continuations after an action: the episode ends, the same player moves, the other player moves."""
 
 
 class Support(NamedTuple):
@@ -121,6 +121,24 @@ def turn_values(logits: Array) -> Array:
 # --------------------------------------------------------------------------------------------------------------------- builder
 
 
+def with_shared_arguments(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords of a builder in which arguments of ``model`` apply to the other networks too, if they take them.
+
+    Raises:
+      TypeError: arguments of ``dynamics`` or ``prediction`` that these networks do not take.
+    """
+    model, others = parts["model"], {}
+    for keyword, network in {"dynamics": latent_dynamics, "prediction": latent_prediction}.items():
+        part, takes = parts[keyword], inspect.signature(network).parameters
+        if isinstance(part, Mapping):
+            check_arguments(network, part, keyword)
+        if isinstance(model, Mapping) and (part is None or isinstance(part, Mapping)):
+            shared = {name: value for name, value in model.items() if name in takes}
+            part = {**shared, **(part or {})} or None
+        others[keyword] = part
+    return {**parts, **others}
+
+
 def resolve_latent_model(
     representation: Model, output: PyTree, parts: Mapping[str, Any], env: Env | HostEnv, support: Support
 ) -> LatentModel:
@@ -128,7 +146,7 @@ def resolve_latent_model(
 
     Args:
       representation: the resolved ``model``, whose outputs for a batch of one have the shapes ``output``.
-      parts: the builder's keywords. Arguments of ``model`` that the other networks take apply to these too.
+      parts: the builder's keywords, from ``with_shared_arguments``.
 
     Raises:
       TypeError: a network is not a memoryless Model with the right outputs.
@@ -167,13 +185,10 @@ def resolve_network(
       env: with the space for which the network is made; ``seen`` has that of its inputs.
       outputs: the shapes that it must give for a batch of one.
     """
-    part, model = parts[keyword], parts["model"]
-    takes = inspect.signature(default.func).parameters
-    arguments = {name: value for name, value in model.items() if name in takes} if isinstance(model, Mapping) else {}
+    part, made = parts[keyword], default
     if isinstance(part, Mapping):
-        check_arguments(default.func, part, keyword)
-        arguments, part = {**arguments, **part}, None
-    resolved = resolve_model(part, partial(default, **arguments), env, name=keyword)
+        part, made = None, partial(default, **part)
+    resolved = resolve_model(part, made, env, name=keyword)
     if is_recurrent(resolved):
         raise TypeError(f"{keyword}={show(part)} must be memoryless (initial_carry gives ())")
     check_statistics("MuZero", resolved, keyword)
