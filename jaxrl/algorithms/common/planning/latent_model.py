@@ -185,10 +185,9 @@ def resolve_network(
       env: with the space for which the network is made; ``seen`` has that of its inputs.
       outputs: the shapes that it must give for a batch of one.
     """
-    part, made = parts[keyword], default
-    if isinstance(part, Mapping):
-        part, made = None, partial(default, **part)
-    resolved = resolve_model(part, made, env, name=keyword)
+    part = parts[keyword]
+    arguments: Mapping[str, Any] = part if isinstance(part, Mapping) else {}
+    resolved = resolve_model(None if part is arguments else part, partial(default, **arguments), env, name=keyword)
     if is_recurrent(resolved):
         raise TypeError(f"{keyword}={show(part)} must be memoryless (initial_carry gives ())")
     check_statistics("MuZero", resolved, keyword)
