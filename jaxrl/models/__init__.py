@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from jaxrl.models.batch_renorm import BatchRenorm
 from jaxrl.models.config import ActorCriticConfig, GreedyPolicyConfig, QNetworkConfig, configured_by
-from jaxrl.models.control import action_value, deterministic_policy, policy_network
+from jaxrl.models.control import DynamicsOutput, action_value, deterministic_policy, dynamics_network, policy_network
 from jaxrl.models.cores import CORES, recurrent
 from jaxrl.models.dynamics.latent import latent_dynamics, latent_prediction, representation
 from jaxrl.models.encoders import MLP, encode_space, split_mask
@@ -43,6 +43,7 @@ __all__ = [
     "MLP",
     "ActorCriticOutput",
     "BatchRenorm",
+    "DynamicsOutput",
     "ImpalaCNN",
     "MinAtarCNN",
     "NatureCNN",
@@ -55,6 +56,7 @@ __all__ = [
     "dense",
     "deterministic_policy",
     "drawn_at_once",
+    "dynamics_network",
     "encode_space",
     "from_linen",
     "from_nnx",
