@@ -8,18 +8,19 @@ Reads top to bottom: settings, planning, loss, storing, learning, builder. The p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.off_policy import init_replay, seen_by_critic
+from jaxrl.algorithms.common.planning import checks
 from jaxrl.algorithms.common.planning.dynamics import (
+    DynamicsBatch,
     EnsembleDynamics,
     LearnedDynamics,
     RewardFn,
@@ -32,14 +33,13 @@ from jaxrl.algorithms.common.planning.dynamics import (
     update_statistics,
 )
 from jaxrl.algorithms.common.planning.planners import CEM, MPPI, RandomShooting
-from jaxrl.builder.components import attempt, show
 from jaxrl.builder.config import BufferConfig, RolloutConfig
 from jaxrl.builder.keywords import model_based_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.replay_setup import ReplaySetup, in_parts, store
 from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
 from jaxrl.envs import resolve_env
 from jaxrl.exploration.action_noise import normal_each, uniform_of
-from jaxrl.models import DynamicsOutput, dynamics_network
+from jaxrl.models import dynamics_network
 from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import Learner, ReplayLearner
@@ -51,23 +51,7 @@ from jaxrl.rollout.running_statistics import normalize
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, CountOrZero, NonNegative, Positive, refuse_unused
 from jaxrl.spaces.action_scaling import from_environment
-from jaxrl.spaces.trees import show_shapes
-from jaxrl.types import (
-    Agent,
-    Algorithm,
-    Array,
-    Env,
-    EnvLike,
-    HostEnv,
-    Key,
-    Metrics,
-    Model,
-    Policy,
-    PyTree,
-    Rollout,
-    Simulator,
-    StepInput,
-)
+from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, Rollout, Simulator, StepInput
 
 
 @dataclass(frozen=True)
@@ -96,23 +80,10 @@ class MPCConfig(BufferConfig):
         return super().warmup_iterations if isinstance(self.dynamics, EnsembleDynamics) else 0
 
     def network(self, default: Any) -> Any:
-        return default if isinstance(self.dynamics, EnsembleDynamics) else no_network
+        return default if isinstance(self.dynamics, EnsembleDynamics) else checks.no_network
 
-    def for_env(self, env: Env | HostEnv) -> MPCConfig:
-        space, seen = env.action_space, env.observation_space
-        if isinstance(space, spaces.Box) and not (space.is_bounded() and np.issubdtype(space.dtype, np.floating)):
-            raise ValueError(
-                f"{env.name} has {space}, but MPC draws actions from a Box of real numbers with bounds on all sides: give the "
-                "environment bounds, or use make_ppo"
-            )
-        if env.num_agents:
-            raise ValueError(f"MPC plans for one agent, and {env.name} has {env.num_agents}: use make_ppo or make_sac")
-        is_vector = isinstance(seen, spaces.Box) and len(seen.shape) == 1
-        if isinstance(self.dynamics, EnsembleDynamics) and isinstance(space, spaces.Box) and not is_vector:
-            raise ValueError(
-                f"{env.name} has the observation space {seen}, and MPC learns the dynamics of vectors, a Box with one axis: "
-                "flatten its observations, or plan with dynamics=SimulatorDynamics()"
-            )
+    def for_env(self, env: Any) -> MPCConfig:
+        checks.check_spaces(env, learned=isinstance(self.dynamics, EnsembleDynamics))
         return self
 
     def check(self, *, recurrent: bool = False) -> None:
@@ -120,7 +91,7 @@ class MPCConfig(BufferConfig):
             return super().check(recurrent=recurrent)
         RolloutConfig.check(self, recurrent=recurrent)
         unused = ("batch_size", "buffer_size", "replay_ratio", "learning_starts", "anneal")
-        return refuse_unused(self, MPCConfig(), unused, WITHOUT_LEARNING)
+        return refuse_unused(self, MPCConfig(), unused, checks.WITHOUT_LEARNING)
 
 
 class MPCHyperparams(NamedTuple):
@@ -130,18 +101,9 @@ class MPCHyperparams(NamedTuple):
     gamma: shared.Gamma = 0.99
     width_coef: NonNegative = 0.01
     """Weight of the distance between the learnt bounds of the log variance in the loss."""
-    max_grad_norm: shared.MaxGradNorm = 10.0
+    max_grad_norm: shared.MaxGradNorm = 1_000.0
     adam_eps: shared.AdamEps = 1e-8
     total_steps: shared.TotalSteps = 0.0
-
-
-def no_network(observation_space: spaces.Space, action_space: spaces.Space, **arguments: Any) -> Model:
-    """Return a model without parameters and outputs, where nothing is learned."""
-    apply = lambda params, carry, inputs, key=None: (carry, ())  # noqa: E731
-    return Model(lambda key, inputs: (), apply, apply, lambda batch_size: ())
-
-
-WITHOUT_LEARNING = "with dynamics=SimulatorDynamics(), which learns nothing: leave it out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,18 +127,6 @@ class Exploration(NamedTuple):
 
     gamma: Array
     at_random: Array
-
-
-class DynamicsBatch(NamedTuple):
-    """Rows to learn the dynamics from, [size, batch_size]."""
-
-    obs: Array
-    action: Array
-    """f32[..., d] in [−1, 1]"""
-    next_obs: Array
-    reward: Array
-    terminated: Array
-    valid: Array
 
 
 # -------------------------------------------------------------------------------------------------------------------- planning
@@ -337,40 +287,9 @@ def make_mpc(env: EnvLike, **keywords: Any) -> Agent:
     )
     config = prepared.setup.config
     if isinstance(config.dynamics, SimulatorDynamics):
-        refuse_learning(prepared, parts)
+        checks.refuse_learning(prepared, parts, used=("gamma", "total_steps"))
     else:
-        check_dynamics(prepared, parts)
+        checks.check_dynamics(prepared, parts)
     sizes = (config.buffer_size // config.num_envs, config.num_envs, config.rollout_length)
     replay = uniform_replay(*sizes, before=0, after=1)
     return prepared.bind(make_algorithm(MPCSetup.from_setup(prepared.setup, replay=replay, reward=parts["reward"])))
-
-
-def refuse_learning(prepared: PreparedAgent[MPCConfig], parts: Mapping[str, Any]) -> None:
-    """Raise ValueError for parts and hyperparameters that have no effect with ``SimulatorDynamics``."""
-    for name in ("model", "optimizer", "reward"):
-        if parts[name] is not None:
-            raise ValueError(f"{name}={show(parts[name])} has no effect {WITHOUT_LEARNING}")
-    used = ("gamma", "total_steps")
-    unused = [name for name in MPCHyperparams._fields if name not in used]
-    refuse_unused(prepared.hyperparams, MPCHyperparams(), unused, WITHOUT_LEARNING)
-    for name in {*unused} & {*prepared.setup.schedules}:
-        raise ValueError(f"a schedule of {name} has no effect {WITHOUT_LEARNING}")
-
-
-def check_dynamics(prepared: PreparedAgent[MPCConfig], parts: Mapping[str, Any]) -> None:
-    """Raise TypeError if the model's outputs are no predictions, or the reward is no number."""
-    env, output, reward = prepared.env, prepared.output, parts["reward"]
-    size = env.observation_space.shape[0]  # type: ignore[index]
-    wanted = ((1, size + 1), (1, size + 1), (1, size + 1), (1,))
-    if not isinstance(output, DynamicsOutput) or tuple(getattr(x, "shape", None) for x in output) != wanted:
-        raise TypeError(
-            f"model={show(parts['model'])} must give DynamicsOutput(mean, log_variance, width f32[batch, {size + 1}], terminated "
-            f"f32[batch]), as dynamics_network does; for a batch of one it gives {show_shapes(output)}"
-        )
-    if reward is not None:
-        obs = jax.ShapeDtypeStruct((size,), jnp.float32)
-        action = jax.ShapeDtypeStruct(env.action_space.shape, jnp.float32)
-        label = f"reward={show(reward)}"
-        given = attempt(f"{label} must be a function (obs, action, next_obs) -> reward f32[]. This one", reward, obs, action, obs)
-        if getattr(given, "shape", None) != ():
-            raise TypeError(f"{label} returned {show_shapes(given)}, and must return one number")

@@ -45,6 +45,18 @@ class DynamicsStatistics(NamedTuple):
     """Of f32[n + 1]: changes of the observation, and the reward."""
 
 
+class DynamicsBatch(NamedTuple):
+    """Rows to learn the dynamics from, [size, batch_size]."""
+
+    obs: Array
+    action: Array
+    """f32[..., d] in [−1, 1]"""
+    next_obs: Array
+    reward: Array
+    terminated: Array
+    valid: Array
+
+
 def init_statistics(size: int) -> DynamicsStatistics:
     """Return initial statistics for observations of ``size`` numbers."""
     return DynamicsStatistics(init_moments(jnp.zeros(size)), init_moments(jnp.zeros(size + 1)))
