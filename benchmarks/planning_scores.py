@@ -6,20 +6,19 @@ from typing import Any
 
 from benchmarks.experiment import Experiment
 
-PENDULUM, EPISODES, SEEDS = "Pendulum-v1", 32, 4
 CEM: dict[str, Any] = {"name": "cem", "candidates": 100, "iterations": 4}
 SHOOTING: dict[str, Any] = {"name": "random_shooting", "candidates": 400}
 """As many sequences as ``CEM`` draws for a plan."""
 SIMULATOR: dict[str, Any] = {"dynamics": "simulator", "rollout_length": 100}
 
 
-def on_pendulum(name: str, settings: dict[str, Any], steps: int, threshold: float | None) -> Experiment:
-    return Experiment(f"mpc-pendulum{name}", "make_mpc", PENDULUM, settings, steps, SEEDS, threshold, None, EPISODES)
+def on_pendulum(name: str, settings: dict[str, Any], threshold: float | None, steps: int, episodes: int) -> Experiment:
+    return Experiment(f"mpc-pendulum{name}", "make_mpc", "Pendulum-v1", settings, steps, 4, threshold, None, episodes)
 
 
 PLANNING_SCORES = (
-    on_pendulum("", {"planner": CEM}, 5_000, -200),
-    on_pendulum("-random-shooting", {"planner": SHOOTING}, 5_000, None),
-    on_pendulum("-simulator", {"planner": CEM, **SIMULATOR}, 100, -150),
-    on_pendulum("-simulator-random-shooting", {"planner": SHOOTING, **SIMULATOR}, 100, None),
+    on_pendulum("", {"planner": CEM}, -200, 5_000, 32),
+    on_pendulum("-random-shooting", {"planner": SHOOTING}, None, 5_000, 32),
+    on_pendulum("-simulator", {"planner": CEM, **SIMULATOR}, -150, 100, 128),
+    on_pendulum("-simulator-random-shooting", {"planner": SHOOTING, **SIMULATOR}, None, 100, 128),
 )

@@ -394,7 +394,9 @@ def test_a_policy_of_the_environment_itself_is_loaded_with_search(tmp_path: Any)
     env_state, obs = env.reset(KEY(), env.params)  # type: ignore[union-attr]
     policy = jaxrl.load_policy(tmp_path / "run", search=True)
     assert policy(np.asarray(obs), env_state=env_state).shape == (1,)
-    with pytest.raises(ValueError, match=r"plans with the environment itself: load the policy with search=True and pass env_state"):
+    with pytest.raises(
+        ValueError, match=r"plans with the environment itself: load the policy with search=True and pass env_state"
+    ):
         jaxrl.load_policy(tmp_path / "run")(np.asarray(obs))
 
 
@@ -440,8 +442,18 @@ def still(shape: tuple[int, ...], num_agents: int = 0) -> Env:
             "MPC draws actions from a Box of real numbers with bounds on all sides: give",
         ),
         (probes.action_choice(), {}, TypeError, "^MPC needs a Box action space"),
-        (linear_system(), {"reward": lambda obs, action: 0.0}, TypeError, r"^reward=<lambda>, called as \(obs, action, next_obs\)"),
-        (linear_system(), {"reward": lambda obs, action, after: obs}, TypeError, "^reward=<lambda> gives .* must give one number"),
+        (
+            linear_system(),
+            {"reward": lambda obs, action: 0.0},
+            TypeError,
+            r"^reward=<lambda>, called as \(obs, action, next_obs\)",
+        ),
+        (
+            linear_system(),
+            {"reward": lambda obs, action, after: obs},
+            TypeError,
+            "^reward=<lambda> gives .* must give one number",
+        ),
         (linear_system(), {"reward": 3}, TypeError, r"^reward=3 must be a function \(obs, action, next_obs\) -> reward"),
         (linear_system(), {"model": jaxrl.models.action_value}, TypeError, "model=action_value"),
         (linear_system(), {"planner": "cma"}, ValueError, "^planner='cma' is unknown"),

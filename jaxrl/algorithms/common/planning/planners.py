@@ -42,7 +42,7 @@ class CEM(Option):
 
     candidates: Count = 100
     """Number of sequences drawn in each iteration."""
-    iterations: Count = 5
+    iterations: Count = 4
     """Number of Gaussians fitted."""
     elites: Count = 10
     """Number of best sequences to which a Gaussian is fitted."""
