@@ -23,6 +23,7 @@ from jaxrl.algorithms.mpc import MPCSetup, dynamics_loss, make_mpc
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.action_noise import standard_normal
 from jaxrl.models import DynamicsOutput, dynamics_network
+from jaxrl.optimize.gradients import mean_gradient
 from jaxrl.options import CEM, MPPI, EnsembleDynamics, RandomShooting, SimulatorDynamics
 from jaxrl.rollout.collect import collect, simulator_of
 from jaxrl.rollout.running_statistics import RunningMoments
@@ -115,6 +116,23 @@ def test_loss_and_gradient_against_numpy() -> None:
     slope_t = np.einsum("er,erx->ex", weight * (1 / (1 + np.exp(-logit)) - terminated), x) / count
     for name, slope in {"w": slope_w, "s": slope_s, "t": slope_t}.items():
         np.testing.assert_allclose(gradient[name], slope, rtol=2e-4, atol=1e-5, err_msg=name)
+
+
+def test_two_devices_have_the_gradient_of_one() -> None:
+    """Each has half of the rows, with different numbers of valid ones."""
+    rng, size, rows = np.random.default_rng(5), 2, 8
+    params, box = linear_params(rng, size), spaces.Box(-1.0, 1.0, (1,), np.float32)
+    draw = lambda *shape: rng.normal(size=(size, rows, *shape)).astype(np.float32)  # noqa: E731
+    valid = np.broadcast_to(np.arange(rows) < 5, (size, rows))
+    batch = DynamicsBatch(draw(2), draw(1), draw(2), draw(), draw() > 0, valid)
+
+    def gradient(axis_name: str | None, batch: Any) -> Any:
+        setup: Any = MPCSetup(box, box, linear_model(), None, axis_name=axis_name, replay=None)  # type: ignore[arg-type]
+        return mean_gradient(lambda params: dynamics_loss(setup, 0.05, STATISTICS, params, batch), params, axis_name)[0]  # type: ignore[arg-type]
+
+    halves = jax.tree.map(lambda x: np.stack(np.split(x, 2, axis=1)), batch)
+    shared = jit(jax.vmap(partial(gradient, "d"), axis_name="d"))(halves)
+    assert_close(jax.tree.map(lambda x: x[0], shared), jit(partial(gradient, None))(batch))
 
 
 def learned(params: Any, reward: Any = None, terminates: bool = True) -> LearnedDynamics:
@@ -274,7 +292,7 @@ def test_the_warm_up_acts_at_random_and_then_plans() -> None:
         np.testing.assert_array_equal(act(later, KEY(), explore), act(random, KEY(), explore=False))
 
 
-# --------------------------------------------------------------------------------------------------- plans and what they start from
+# ----------------------------------------------------------------------------------------------------------------------- plans
 
 
 def test_a_plan_is_carried_over_until_an_episode_starts() -> None:
