@@ -73,7 +73,7 @@ class MPCConfig(BufferConfig):
     planner: RandomShooting | CEM | MPPI = CEM()
     """How a plan is found."""
     dynamics: EnsembleDynamics | SimulatorDynamics = EnsembleDynamics()
-    """What a plan is evaluated in."""
+    """Dynamics in which plans are evaluated."""
 
     @property
     def warmup_iterations(self) -> int:
@@ -192,7 +192,7 @@ def dynamics_loss(
     """Mean over networks and valid rows of Σⱼ ½·[(yⱼ − μⱼ)²·exp(−sⱼ) + sⱼ] (Chua et al. 2018, equation 1, where s is the log
     variance), plus the cross-entropy of the termination and width_coef·Σⱼ(max sⱼ − min sⱼ), the bounds of s.
 
-    y are the changes of the observation and the reward, normalised. All networks learn from rows of their own.
+    y are the changes of the observation and the reward, normalised. Each network learns from separate draws.
     """
     batch = zero_invalid(batch, batch.valid)
     output = predict(setup.model, params, statistics, batch.obs, batch.action)

@@ -73,7 +73,7 @@ def check_dynamics(prepared: PreparedAgent[Any], parts: Mapping[str, Any]) -> No
         return
     if not callable(reward):
         raise TypeError(f"reward={show(reward)} must be a function (obs, action, next_obs) -> reward f32[]")
-    obs, action = (jax.ShapeDtypeStruct(space.shape, jnp.float32) for space in (env.observation_space, env.action_space))  # type: ignore[arg-type]
+    obs, action = (jax.ShapeDtypeStruct(space.shape, jnp.float32) for space in (env.observation_space, env.action_space))
     found = attempt(f"reward={show(reward)}, called as (obs, action, next_obs),", reward, obs, action, obs)
     if getattr(found, "shape", None) != ():
         raise TypeError(f"reward={show(reward)} gives {show_shapes(found)} for one row, and must give one number")

@@ -23,7 +23,7 @@ class EnsembleDynamics(Option):
     """Plan with an ensemble of probabilistic networks that learn from the rows collected (PETS, Chua et al. 2018)."""
 
     size: Count = 5
-    """Number of networks, each of which learns from its own draws."""
+    """Number of networks. Each learns from separate draws."""
     particles: Count = 1
     """Number of trajectories of each sequence in each network, with different noise."""
 

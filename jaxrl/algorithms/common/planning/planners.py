@@ -80,7 +80,7 @@ class MPPI(Option):
     candidates: Count = 200
     """Number of sequences drawn in each iteration."""
     iterations: Count = 2
-    """Number of averages, each of which is the next mean."""
+    """Number of averages. Each is the next mean."""
     temperature: Positive = 0.2
     """λ, in standard deviations of the candidates' returns, so that it does not depend on the scale of rewards."""
     deviation: Positive = 0.8
