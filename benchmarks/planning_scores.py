@@ -9,7 +9,7 @@ from benchmarks.experiment import Experiment
 CEM: dict[str, Any] = {"name": "cem", "candidates": 100, "iterations": 4}
 SHOOTING: dict[str, Any] = {"name": "random_shooting", "candidates": 400}
 """As many sequences as ``CEM`` draws for a plan."""
-SIMULATOR: dict[str, Any] = {"dynamics": "simulator", "rollout_length": 100}
+SIMULATOR: dict[str, Any] = {"dynamics": "simulator", "rollout_length": 100, "horizon": 25, "gamma": 1.0}
 
 
 def on_pendulum(name: str, settings: dict[str, Any], threshold: float | None, steps: int, episodes: int) -> Experiment:

@@ -40,7 +40,6 @@ from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
 from jaxrl.envs import resolve_env
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.models import dynamics_network
-from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import Learner, ReplayLearner
 from jaxrl.replay import Draw
@@ -225,22 +224,16 @@ def observe(setup: MPCSetup, learner: ReplayLearner, rollout: Rollout) -> Replay
 
 def learn(setup: MPCSetup, learner: ReplayLearner) -> tuple[ReplayLearner, Metrics]:
     hp, size = setup.current(learner), setup.config.dynamics.size  # type: ignore[union-attr]
-    descent = setup.descent(hp, learner.params)
 
     def batch(replay: PyTree, draw: Draw) -> DynamicsBatch:
         row, reached = (setup.replay.take(replay, draw, offset) for offset in (0, 1))
         action = from_environment(setup.action_space, row.action)
         return DynamicsBatch(row.obs, action, reached.obs, row.reward, row.terminated, draw.valid)
 
-    def update_once(progress: Progress, drawn: tuple[Array, DynamicsBatch]) -> Any:
-        rows = in_parts(drawn[1], size)
-        loss = lambda params: dynamics_loss(setup, hp.width_coef, learner.statistics, params, rows)  # noqa: E731
-        progress, metrics = descent.step(loss, progress)
-        return progress, (metrics, ())
+    def loss(params: PyTree, before: PyTree, rows: DynamicsBatch, key: Key) -> Any:
+        return dynamics_loss(setup, hp.width_coef, learner.statistics, params, in_parts(rows, size))
 
-    start = descent.start(learner.params, learner.opt_state)
-    progress, replay, metrics = setup.scan_updates(learner, update_once, start, batch)
-    return setup.updated(learner, hp, metrics, **descent.finish(progress), replay=replay)
+    return setup.learn(learner, hp, loss, batch)
 
 
 def init_nothing(setup: MPCSetup, key: Key, hyperparams: MPCHyperparams) -> Learner:
@@ -272,7 +265,7 @@ def make_mpc(env: EnvLike, **keywords: Any) -> Agent:
 
     Args:
       model: each network: arguments of ``jaxrl.models.dynamics_network``, such as ``{"hidden_sizes": (128, 128)}``; or a
-        memoryless Model with the same inputs, whose outputs are ``DynamicsOutput``, or a function of (observation_space,
+        memoryless Model with the same inputs, whose outputs are ``StepPrediction``, or a function of (observation_space,
         action_space) that returns one. Default: an MLP of 2×64, SiLU.
 
     Raises:

@@ -14,9 +14,10 @@ from gymnasium import spaces
 
 from jaxrl.models.batch_renorm import BatchRenorm
 from jaxrl.models.config import ActorCriticConfig, GreedyPolicyConfig, QNetworkConfig, configured_by
-from jaxrl.models.control import DynamicsOutput, action_value, deterministic_policy, dynamics_network, policy_network
+from jaxrl.models.control import action_value, deterministic_policy, policy_network
 from jaxrl.models.cores import CORES, recurrent
 from jaxrl.models.dynamics.latent import latent_dynamics, latent_prediction, representation
+from jaxrl.models.dynamics.probabilistic import StepPrediction, dynamics_network
 from jaxrl.models.encoders import MLP, encode_space, split_mask
 from jaxrl.models.heads import ActorCriticOutput, PolicyHead
 from jaxrl.models.images import ImpalaCNN, MinAtarCNN, NatureCNN, board_convolution
@@ -43,13 +44,13 @@ __all__ = [
     "MLP",
     "ActorCriticOutput",
     "BatchRenorm",
-    "DynamicsOutput",
     "ImpalaCNN",
     "MinAtarCNN",
     "NatureCNN",
     "OrthogonalKernel",
     "PolicyHead",
     "QuantileOutput",
+    "StepPrediction",
     "action_value",
     "actor_critic",
     "board_convolution",

@@ -22,7 +22,7 @@ from jaxrl.algorithms.common.planning.dynamics import (
 from jaxrl.algorithms.mpc import MPCSetup, dynamics_loss, make_mpc
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.action_noise import standard_normal
-from jaxrl.models import DynamicsOutput, dynamics_network
+from jaxrl.models import StepPrediction, dynamics_network
 from jaxrl.optimize.gradients import mean_gradient
 from jaxrl.options import CEM, MPPI, EnsembleDynamics, RandomShooting, SimulatorDynamics
 from jaxrl.rollout.collect import collect, simulator_of
@@ -65,7 +65,7 @@ def linear_model(terminates: bool = True) -> Model:
         mean = x @ params["w"]
         constant = lambda name: jnp.broadcast_to(params[name], mean.shape)  # noqa: E731
         logit = x @ params["t"] if terminates else jnp.full(x.shape[:-1], -30.0)
-        return carry, DynamicsOutput(mean, constant("s"), constant("width"), logit)
+        return carry, StepPrediction(mean, constant("s"), constant("width"), logit)
 
     return Model(None, apply, apply, lambda batch: ())  # type: ignore[arg-type]
 

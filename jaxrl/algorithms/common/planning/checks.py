@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from jaxrl.builder.components import attempt, show
 from jaxrl.builder.setup import PreparedAgent
-from jaxrl.models import DynamicsOutput
+from jaxrl.models import StepPrediction
 from jaxrl.settings.validation import refuse_unused
 from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Env, HostEnv, Model
@@ -64,9 +64,9 @@ def check_dynamics(prepared: PreparedAgent[Any], parts: Mapping[str, Any]) -> No
     env, output, reward = prepared.env, prepared.output, parts["reward"]
     (size,) = env.observation_space.shape  # type: ignore[misc]
     wanted = ((1, size + 1), (1, size + 1), (1, size + 1), (1,))
-    if not isinstance(output, DynamicsOutput) or tuple(getattr(x, "shape", None) for x in output) != wanted:
+    if not isinstance(output, StepPrediction) or tuple(getattr(x, "shape", None) for x in output) != wanted:
         raise TypeError(
-            f"model={show(parts['model'])} must give DynamicsOutput(mean, log_variance, width f32[batch, {size + 1}], terminated "
+            f"model={show(parts['model'])} must give StepPrediction(mean, log_variance, width f32[batch, {size + 1}], terminated "
             f"f32[batch]), as dynamics_network does; for a batch of one it gives {show_shapes(output)}"
         )
     if reward is None:

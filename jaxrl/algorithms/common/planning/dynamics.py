@@ -78,7 +78,7 @@ def targets(obs: Array, reward: Array, next_obs: Array) -> Array:
 
 
 def predict(model: Model, params: PyTree, statistics: DynamicsStatistics, obs: Array, action: Array) -> Any:
-    """Return the outputs of each network for its own rows, ``DynamicsOutput`` [size, N].
+    """Return the outputs of each network for its own rows, ``StepPrediction`` [size, N].
 
     Args:
       params: [size, ...]
