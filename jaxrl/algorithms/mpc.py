@@ -250,9 +250,11 @@ def learn_nothing(setup: MPCSetup, learner: Learner, rollout: Rollout) -> tuple[
 def make_algorithm(setup: MPCSetup) -> Algorithm:
     """Return MPC as an ``Algorithm``, bound to spaces but not to an environment."""
     if isinstance(setup.config.dynamics, EnsembleDynamics):
-        algorithm = setup.algorithm(init=init, policy=policy, act=act, observe=observe, learn=learn)
+        algorithm = setup.algorithm(init=init, policy=policy, act=act, observe=observe, learn=learn, check_vma=False)
     else:
-        algorithm = AlgorithmSetup.algorithm(setup, init=init_nothing, policy=policy, act=act, update=learn_nothing, plans=True)
+        algorithm = AlgorithmSetup.algorithm(
+            setup, init=init_nothing, policy=policy, act=act, update=learn_nothing, plans=True, check_vma=False
+        )
     shape = (setup.config.horizon, setup.action_size)
     return algorithm._replace(initial_carry=lambda batch_size: jnp.zeros((batch_size, *shape)))
 
