@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.experiment import Experiment
 from benchmarks.game_scores import GAME_SCORES
 from benchmarks.offline_scores import BARS, CONSERVATIVE, Bar
+from benchmarks.planning_scores import PLANNING_SCORES
 from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCHES
 from benchmarks.team_scores import TEAM_SCORES
 from jaxrl.algorithms import ALGORITHMS
@@ -113,5 +114,6 @@ EXPERIMENTS = {
         *map(from_data, BARS),
         *TEAM_SCORES,
         *GAME_SCORES,
+        *PLANNING_SCORES,
     )
 }

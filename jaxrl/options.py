@@ -9,6 +9,8 @@ from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax
 from jaxrl.algorithms.common.offline.advantage_weights import Binary, Expectile, Exponential, Sampled
 from jaxrl.algorithms.common.offline.conservative import CQL, Conservative, LagrangeCQL
 from jaxrl.algorithms.common.optimistic_exploration import Optimistic
+from jaxrl.algorithms.common.planning.dynamics import EnsembleDynamics, SimulatorDynamics
+from jaxrl.algorithms.common.planning.planners import CEM, MPPI, RandomShooting
 from jaxrl.algorithms.common.planning.tree_search import PUCT, Gumbel
 from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
 from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Munchausen, Scalar
@@ -25,8 +27,10 @@ from jaxrl.replay.options import Episode, Final, Future, Prioritized, Sequence, 
 __all__ = [
     "ARS",
     "C51",
+    "CEM",
     "CQL",
     "IQN",
+    "MPPI",
     "OU",
     "PUCT",
     "QMIX",
@@ -38,6 +42,7 @@ __all__ = [
     "Conservative",
     "Double",
     "Ensemble",
+    "EnsembleDynamics",
     "Episode",
     "Evosax",
     "Expectile",
@@ -60,12 +65,14 @@ __all__ = [
     "Optimistic",
     "Prioritized",
     "Quantiles",
+    "RandomShooting",
     "ReBRAC",
     "Rescale",
     "Sampled",
     "Scalar",
     "Sequence",
     "SignNoise",
+    "SimulatorDynamics",
     "Spread",
     "Uniform",
 ]

@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     actions: tuple[str, ...]
     """Kinds of action spaces that the algorithm supports."""
     family: str
-    """``on-policy``, ``replay``, ``dataset``, ``evolution``, or ``planning`` with the environment itself."""
+    """``on-policy``, ``replay``, ``dataset``, ``evolution``, or ``planning`` with the environment itself or a model of it."""
     memory: bool
     """Recurrent models are supported."""
     paper: Paper | None
@@ -290,6 +290,17 @@ ALGORITHMS = {
             paper=Paper("Schrittwieser et al.", 2020, "arXiv:1911.08265"),
             module="jaxrl.algorithms.muzero",
             network="representation",
+        ),
+        Entry(
+            "mpc",
+            "MPC",
+            "model predictive control by sampling, in learned dynamics or in the environment itself",
+            actions=("Box",),
+            family="planning",
+            memory=False,
+            paper=Paper("Chua et al.", 2018, "arXiv:1805.12114"),
+            module="jaxrl.algorithms.mpc",
+            network="dynamics_network",
         ),
     )
 }

@@ -157,6 +157,25 @@ def actor_critic_replay_keywords(
     raise NotImplementedError
 
 
+def model_based_keywords(
+    env: EnvLike,
+    *,
+    model: Model | ModelFn | ModelArguments | None = None,
+    reward: Callable[..., Any] | None = None,
+    optimizer: Optimizer | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Keywords of algorithms that learn the dynamics of the environment.
+
+    Args:
+      env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
+      reward: a JAX function of one row, (obs, action, next_obs) -> reward f32[], to be used in place of the learned reward.
+    """
+    raise NotImplementedError
+
+
 def dataset_keywords(
     env: EnvLike,
     *,

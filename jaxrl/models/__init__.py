@@ -17,6 +17,7 @@ from jaxrl.models.config import ActorCriticConfig, GreedyPolicyConfig, QNetworkC
 from jaxrl.models.control import action_value, deterministic_policy, policy_network
 from jaxrl.models.cores import CORES, recurrent
 from jaxrl.models.dynamics.latent import latent_dynamics, latent_prediction, representation
+from jaxrl.models.dynamics.probabilistic import StepPrediction, dynamics_network
 from jaxrl.models.encoders import MLP, encode_space, split_mask
 from jaxrl.models.heads import ActorCriticOutput, PolicyHead
 from jaxrl.models.images import ImpalaCNN, MinAtarCNN, NatureCNN, board_convolution
@@ -49,12 +50,14 @@ __all__ = [
     "OrthogonalKernel",
     "PolicyHead",
     "QuantileOutput",
+    "StepPrediction",
     "action_value",
     "actor_critic",
     "board_convolution",
     "dense",
     "deterministic_policy",
     "drawn_at_once",
+    "dynamics_network",
     "encode_space",
     "from_linen",
     "from_nnx",

@@ -98,9 +98,10 @@ def _checked(sweep: SweepFile) -> SweepFile:
     entry = ALGORITHMS[sweep.algorithm]
     _, config, hyperparams = entry.load()
     types, plain_names = setting_types(config) | setting_types(hyperparams), {*itertools.chain(*setting_names(sweep.algorithm))}
+    networks = {*NETWORKS} - {*option_fields(config)}
 
     def value(name: str, setting: Any) -> Any:
-        if name in NETWORKS:
+        if name in networks:
             return _checked_network(sweep.algorithm, name, setting)
         if name not in plain_names:  # options are checked as a whole, below
             return setting
@@ -122,7 +123,7 @@ def _checked(sweep: SweepFile) -> SweepFile:
     for job in expand(plain):
         combination = {**settings, **job.settings}
         recurrent = combination.pop("model", {}).get("core") is not None
-        combination = {name: each for name, each in combination.items() if name not in NETWORKS}
+        combination = {name: each for name, each in combination.items() if name not in networks}
         dotted = [{name: each} for name, values in grid.items() if name in dotted_names(config) for each in values]
         try:
             for field in [{}, *(each for each in dotted if not each.keys() & job.settings.keys())]:

@@ -38,6 +38,7 @@ from tests.helpers.agents import (
     cartpole,
     each_family,
     each_family_anywhere,
+    each_family_with_values,
     each_rollout_family,
     jitted,
     only_noise,
@@ -72,7 +73,7 @@ def values_at_zero(algorithm: str, agent: Agent, learner: Any) -> np.ndarray:
 # ---------------------------------------------------------------------------------------------------------------- fused under jit
 
 
-@each_rollout_family
+@each_family_with_values
 def test_fused_truncation_bootstraps(algorithm: str) -> None:
     agent = truncation_agent(algorithm, probes.truncation())
     state, metrics = jax.jit(partial(run_iterations, agent))(agent.init(KEY()), 800)

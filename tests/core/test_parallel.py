@@ -154,7 +154,7 @@ def gradient_norm(metrics: Any) -> float:
     return value
 
 
-@algorithms(REPRESENTATIVES, [name for name in PLAYING if name != "crossq"])  # which has a test of its own
+@algorithms(REPRESENTATIVES, [name for name in PLAYING if name not in ("crossq", "mpc")])  # which have tests of their own
 @pytest.mark.parametrize(
     "mapped", ["shard_map", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shard_map unchecked", "pmap", "vmap"))]
 )

@@ -120,8 +120,10 @@ def slow_unless(in_make_test: bool) -> Any:
 
 
 LEARN_FROM_ROWS = tuple(name for name in PLAYING if ALGORITHMS[name].family != "evolution")
-"""Algorithms that learn from rollouts, discount rewards and estimate values."""
-LEARN_ANYWHERE = tuple(name for name in LEARN_FROM_ROWS if name != "alphazero")
+"""Algorithms that learn from rollouts and discount rewards."""
+ESTIMATE_VALUES = tuple(name for name in LEARN_FROM_ROWS if name != "mpc")
+"""Those of them that estimate values. MPC adds up rewards along its plans, which end at its horizon."""
+LEARN_ANYWHERE = tuple(name for name in ESTIMATE_VALUES if name != "alphazero")
 """Those of them that do not plan with the environment itself, and so also learn on the host and from several agents."""
 
 
@@ -141,6 +143,8 @@ each_family = algorithms(REPRESENTATIVES)
 """For tests of code that knows families: ``make test`` runs the first algorithm of each."""
 each_rollout_family = algorithms(REPRESENTATIVES, LEARN_FROM_ROWS)
 """The same for the families that learn from rollouts."""
+each_family_with_values = algorithms(REPRESENTATIVES, ESTIMATE_VALUES)
+"""The same for those that estimate values."""
 each_family_anywhere = algorithms(REPRESENTATIVES, LEARN_ANYWHERE)
 """The same for those that also learn on the host and from several agents."""
 ppo_first = algorithms(["ppo"])

@@ -89,7 +89,7 @@ def _flags(name: str, value: Any) -> list[str]:
     dashed = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{dashed}" if value else f"--no-{dashed}"]
-    if name in NETWORKS:
+    if name in NETWORKS and isinstance(value, Mapping) and "name" not in value:  # MPC's dynamics are an option
         return [shlex.join([f"--{dashed}", *words(value)])]
     if isinstance(value, Mapping):  # an option
         fields = {f"{name}.{field}": x for field, x in value.items() if field != "name"}

@@ -1,1 +1,2 @@
-"""Planning in continuous actions: planners, and the dynamics in which they evaluate sequences of actions."""
+"""Parts of algorithms that plan: tree search, and planners of sequences of continuous actions, with learned models or the
+environment itself."""

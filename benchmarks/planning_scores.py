@@ -1,0 +1,24 @@
+"""Experiments with model predictive control: learned dynamics and the environment itself, two planners with as many sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.experiment import Experiment
+
+CEM: dict[str, Any] = {"name": "cem", "candidates": 100, "iterations": 4}
+SHOOTING: dict[str, Any] = {"name": "random_shooting", "candidates": 400}
+"""As many sequences as ``CEM`` draws for a plan."""
+SIMULATOR: dict[str, Any] = {"dynamics": "simulator", "rollout_length": 100, "horizon": 25, "gamma": 1.0}
+
+
+def on_pendulum(name: str, settings: dict[str, Any], threshold: float | None, steps: int, episodes: int) -> Experiment:
+    return Experiment(f"mpc-pendulum{name}", "make_mpc", "Pendulum-v1", settings, steps, 4, threshold, None, episodes)
+
+
+PLANNING_SCORES = (
+    on_pendulum("", {"planner": CEM}, -200, 5_000, 32),
+    on_pendulum("-random-shooting", {"planner": SHOOTING}, None, 5_000, 32),
+    on_pendulum("-simulator", {"planner": CEM, **SIMULATOR}, -150, 100, 128),
+    on_pendulum("-simulator-random-shooting", {"planner": SHOOTING, **SIMULATOR}, None, 100, 128),
+)
