@@ -9,7 +9,16 @@ from benchmarks.experiment import Experiment
 CEM: dict[str, Any] = {"name": "cem", "candidates": 100, "iterations": 4}
 SHOOTING: dict[str, Any] = {"name": "random_shooting", "candidates": 400}
 """As many sequences as ``CEM`` draws for a plan."""
-SIMULATOR: dict[str, Any] = {"dynamics": "simulator", "rollout_length": 100, "horizon": 25, "gamma": 1.0}
+LARGE_CEM: dict[str, Any] = {
+    "name": "cem",
+    "candidates": 300,
+    "iterations": 6,
+    "elites": 30,
+    "deviation": 1.0,
+    "smoothing": 0.2,
+}
+LARGE_SHOOTING: dict[str, Any] = {"name": "random_shooting", "candidates": 1_800}
+SIMULATOR: dict[str, Any] = {"dynamics": "simulator", "rollout_length": 100, "gamma": 1.0}
 
 
 def on_pendulum(name: str, settings: dict[str, Any], threshold: float | None, steps: int, episodes: int) -> Experiment:
@@ -19,6 +28,6 @@ def on_pendulum(name: str, settings: dict[str, Any], threshold: float | None, st
 PLANNING_SCORES = (
     on_pendulum("", {"planner": CEM}, -200, 5_000, 32),
     on_pendulum("-random-shooting", {"planner": SHOOTING}, None, 5_000, 32),
-    on_pendulum("-simulator", {"planner": CEM, **SIMULATOR}, -150, 100, 128),
-    on_pendulum("-simulator-random-shooting", {"planner": SHOOTING, **SIMULATOR}, None, 100, 128),
+    on_pendulum("-simulator", {"planner": LARGE_CEM, **SIMULATOR}, -150, 100, 128),
+    on_pendulum("-simulator-random-shooting", {"planner": LARGE_SHOOTING, **SIMULATOR}, None, 100, 128),
 )
