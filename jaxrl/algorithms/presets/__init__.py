@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxrl.algorithms.presets.measured import CHAIN, HIDDEN, MEASURED, SMALL
 from jaxrl.algorithms.presets.offline import OFFLINE
+from jaxrl.algorithms.presets.planning import PLANNING
 from jaxrl.algorithms.presets.preset import NETWORKS, Preset, Score, interval_text, shown, words
 from jaxrl.algorithms.presets.published import PPO_ATARI, PUBLISHED
 from jaxrl.settings.aliases import unknown
@@ -23,7 +24,7 @@ __all__ = [
     "words",
 ]
 
-PRESETS = {preset.name: preset for preset in (*MEASURED, *OFFLINE, *PUBLISHED)}
+PRESETS = {preset.name: preset for preset in (*MEASURED, *OFFLINE, *PLANNING, *PUBLISHED)}
 
 
 def find_preset(name: str, algorithm: str | None = None) -> Preset:
