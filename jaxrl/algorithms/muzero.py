@@ -1,4 +1,4 @@
-"""MuZero (Schrittwieser et al. 2020), with the search of Danihelka et al. (2022) by default: tree search with a learned model.
+"""MuZero (Schrittwieser et al. 2020): tree search with a learned model, optionally by the search of Danihelka et al. (2022).
 
 Reads top to bottom: settings, search, targets, loss, storing, learning, builder. The networks are in
 ``jaxrl.algorithms.common.planning.latent_model``, the tree in ``jaxrl.algorithms.common.planning.tree_search``.
@@ -62,8 +62,10 @@ class MuZeroConfig(BufferConfig):
     exactly."""
     simulations: Count = 16
     """Positions that a search adds to its tree."""
-    search: Gumbel | PUCT = added(Gumbel())
-    """How a search chooses actions, in the tree and for the environment."""
+    search: Gumbel | PUCT = added(PUCT())
+    """How a search chooses actions, in the tree and for the environment. ``Gumbel`` scales the values of a position's actions to
+    [0, 1]; where there are only two, the better one is then far ahead however small the difference, so give it a smaller
+    ``value_scale``."""
     unroll_steps: Count = 5
     """K: steps of the learned model from each drawn position."""
     n_step: Count = 10

@@ -22,7 +22,7 @@ from jaxrl.algorithms.common.planning.latent_model import (
     to_unit,
     turn_values,
 )
-from jaxrl.algorithms.common.planning.tree_search import PUCT
+from jaxrl.algorithms.common.planning.tree_search import Gumbel
 from jaxrl.algorithms.common.value_rescaling import Rescale
 from jaxrl.algorithms.muzero import MuZeroConfig, Searched, Targets, make_muzero, muzero_loss, reanalyzed, search_all, targets
 from jaxrl.builder.replay_setup import PRIORITIES
@@ -311,7 +311,7 @@ def known_model(rewards: Any) -> LatentModel:
     return dataclasses.replace(model, dynamics=functions(dynamics), prediction=functions(prediction))
 
 
-@pytest.mark.parametrize("options", [{}, {"search": PUCT()}], ids=["gumbel", "puct"])
+@pytest.mark.parametrize("options", [{}, {"search": Gumbel()}], ids=["puct", "gumbel"])
 def test_search_follows_the_model(options: Any) -> None:
     """The action with the larger reward is chosen, and values beyond the end are left out."""
     agent = small("muzero", "CartPole-v1", simulations=16, **options)
@@ -441,6 +441,20 @@ def test_wrong_networks(keywords: Any, message: str | None) -> None:
         return
     with pytest.raises(TypeError, match=message):
         make_muzero("CartPole-v1", **keywords)
+
+
+def test_arguments_of_the_representation_apply_to_the_other_networks() -> None:
+    """Those of layers do, those of images do not; a network's own arguments come first."""
+    env = "jaxrl:ConnectFour"
+    agent = make_muzero(
+        env, model={"encoder": "minatar", "hidden_sizes": (16,), "latent_size": 8}, dynamics={"hidden_sizes": (4,)}
+    )
+    learner = jax.eval_shape(lambda key: agent.algorithm.init(key, agent.hyperparams), KEY())
+    kernels = [params["params"]["torso"]["hidden_0"]["kernel"].shape for params in learner.params]
+    assert [shape[1] for shape in kernels] == [16, 4, 16]
+    assert kernels[1][0] == 8 + 7 and kernels[2][0] == 8
+    assert jaxrl.build(agent.spec).spec == agent.spec
+    assert jaxrl.build(agent.spec, learning_rate=0.1).spec["parts"] == agent.spec["parts"]
 
 
 def test_a_small_buffer_is_refused() -> None:

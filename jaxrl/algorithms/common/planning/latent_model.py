@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,10 @@ from jaxrl.types import Array, Env, HostEnv, Key, Model, PyTree, StepInput
 
 ENDS, SAME_PLAYER, OTHER_PLAYER = range(3)
 """Continuations after an action: the episode ends, the same player moves, the other player moves."""
+
+
+SHARED = ("hidden_sizes", "activation", "layer_norm", "dtype")
+"""Arguments of the representation that apply to the networks on its latent states as well. Others are about observations."""
 
 
 class Support(NamedTuple):
@@ -122,18 +125,18 @@ def turn_values(logits: Array) -> Array:
 
 
 def with_shared_arguments(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords of a builder in which arguments of ``model`` apply to the other networks too, if they take them.
+    """Return the keywords of a builder in which the ``SHARED`` arguments of ``model`` apply to the other networks too.
 
     Raises:
       TypeError: arguments of ``dynamics`` or ``prediction`` that these networks do not take.
     """
     model, others = parts["model"], {}
     for keyword, network in {"dynamics": latent_dynamics, "prediction": latent_prediction}.items():
-        part, takes = parts[keyword], inspect.signature(network).parameters
+        part = parts[keyword]
         if isinstance(part, Mapping):
             check_arguments(network, part, keyword)
         if isinstance(model, Mapping) and (part is None or isinstance(part, Mapping)):
-            shared = {name: value for name, value in model.items() if name in takes}
+            shared = {name: value for name, value in model.items() if name in SHARED}
             part = {**shared, **(part or {})} or None
         others[keyword] = part
     return {**parts, **others}
