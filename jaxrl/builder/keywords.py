@@ -115,11 +115,11 @@ def latent_model_keywords(
 
     Args:
       model: the representation, from observations to latent states: arguments of ``jaxrl.models.representation``, such as
-        ``{"latent_size": 32}``, of which ``hidden_sizes``, ``activation``, ``layer_norm`` and ``dtype`` apply to the other
-        networks too; or a memoryless Model whose outputs are f32[..., d]; or a function of both spaces that returns one. Default:
-        an MLP of 2×64, ReLU, for vectors.
-      dynamics: from latent states and actions to what follows: arguments of ``jaxrl.models.latent_dynamics``; or a memoryless
-        Model with the same inputs and outputs; or a function of both spaces that returns one.
+        ``{"latent_size": 32}``; those of layers (``hidden_sizes``, ``activation``, ``layer_norm``, ``dtype``) apply to the other
+        networks too; or a memoryless Model whose outputs are f32[..., d]; or a function of both spaces that returns
+        one. Default: an MLP of 2×64, ReLU, for vectors.
+      dynamics: from latent states and actions to next states, rewards and ends: arguments of ``jaxrl.models.latent_dynamics``; or
+        a memoryless Model with the same inputs and outputs; or a function of both spaces that returns one.
       prediction: from latent states to priors and values: the same of ``jaxrl.models.latent_prediction``.
       replay: ``Uniform()``, ``Prioritized()`` or a ``ReplayFn``, called with ``before=1`` and ``after=unroll_steps + n_step``.
     """
