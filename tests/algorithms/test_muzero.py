@@ -311,7 +311,7 @@ def known_model(rewards: Any) -> LatentModel:
     return dataclasses.replace(model, dynamics=functions(dynamics), prediction=functions(prediction))
 
 
-@pytest.mark.parametrize("options", [{}, {"search": Gumbel()}], ids=["puct", "gumbel"])
+@pytest.mark.parametrize("options", [{}, pytest.param({"search": Gumbel()}, marks=pytest.mark.slow)], ids=["puct", "gumbel"])
 def test_search_follows_the_model(options: Any) -> None:
     """The action with the larger reward is chosen, and values beyond the end are left out."""
     agent = small("muzero", "CartPole-v1", simulations=16, **options)
@@ -409,6 +409,7 @@ def test_values_see_through_time_limits() -> None:
     assert float(turn_values(latent.step(params, first, jnp.array([0])).turn)[0]) > 0.9
 
 
+@pytest.mark.slow
 def test_the_model_of_a_game_knows_whose_turn_follows() -> None:
     agent, state, _ = trained("jaxrl:TicTacToe", 40)
     latent, params = setup_of(agent).latent, state.learner.params

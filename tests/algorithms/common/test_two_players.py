@@ -114,13 +114,14 @@ def test_the_return_of_an_episode_is_that_of_player_0() -> None:
     assert -1 <= float(metrics["charts/episodic_return_min"]) <= float(metrics["charts/episodic_return_max"]) <= 1
 
 
-@algorithms(LEARN_GAMES, ["ppo", "a2c", "reinforce", "impala", "pqn", "dqn", "r2d2", "sac"])
+@algorithms(LEARN_GAMES, ["ppo", "a2c", "reinforce", "impala", "pqn", "dqn", "r2d2", "sac", "muzero"])
 def test_both_players_learn_to_play_best(algorithm: str) -> None:
     """Player 0 gains ½ only if both choose their best moves; ``two_players`` says what happens without the sign."""
     settings: dict[str, Any] = {"gamma": GAMMA, "learning_rate": 0.02, "num_envs": 16, "rollout_length": 8}
     more: dict[str, dict[str, Any]] = {
         "dqn": {"n_step": 2, "exploration_steps": 2_000},
         "r2d2": {"exploration_steps": 2_000, "buffer_size": 1_024},
+        "muzero": {"value_limit": 1.0, "rescale": None, "simulations": 8, "learning_starts": 1_024, "buffer_size": 2_048},
     }
     agent = small(algorithm, two_players(), **settings, **more.get(algorithm, {}))
 
