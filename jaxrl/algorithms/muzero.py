@@ -69,12 +69,14 @@ class MuZeroConfig(BufferConfig):
     unroll_steps: Count = 5
     """K: steps of the learned model from each drawn position."""
     n_step: Count = 10
-    """Rewards in a return before it bootstraps from the value that a search found."""
+    """Rewards in a return before it bootstraps."""
+    fresh_values: bool = added(True)
+    """Bootstrap returns from the network's values at each update. If false, they bootstrap from the values that searches found when
+    the rows were collected, as in the paper, which are those of older policies."""
     replay: Uniform | Prioritized = added(Uniform())
     """How positions are drawn from replay, unless ``replay`` is a custom ``ReplayFn``."""
     reanalyze: Unit = added(0.0)
-    """Share of each batch whose policies are searched again, and whose values are computed again, with the current parameters
-    (MuZero Reanalyze, appendix H)."""
+    """Share of each batch whose policies are searched again with the current parameters (MuZero Reanalyze, appendix H)."""
     num_bins: Annotated[int, Range(3, integral=True)] = 51
     """Values of the distributions of rewards and returns."""
     value_limit: Positive = 300.0
@@ -220,19 +222,18 @@ def targets(config: MuZeroConfig, gamma: Array | float, batch: Sequences, found:
 
 
 def reanalyzed(setup: MuZeroSetup, params: LatentParams, gamma: Array, batch: Sequences, key: Key) -> Searched:
-    """Return what searches found, with that of the first ``reanalyze`` of the sequences replaced: policies by those of new
-    searches, values by those of the network, with current parameters."""
-    config, stored = setup.config, batch.extras
-    count = round(config.reanalyze * stored.value.shape[1])
-    if not count:
-        return stored
-    inputs = jax.tree.map(lambda x: x[:, :count], batch.inputs)
-    value = setup.latent.act(params, (), inputs)[1].value
-    positions = jax.tree.map(lambda x: x[: config.unroll_steps + 1].reshape(-1, *x.shape[2:]), inputs)
-    keys = jax.random.split(key, len(positions.is_first))
-    policy = search_all(setup, params, gamma, positions, keys, explore=False).policy
-    policy = policy.reshape(config.unroll_steps + 1, count, -1)
-    return Searched(stored.policy.at[: len(policy), :count].set(policy), stored.value.at[:, :count].set(value))
+    """Return the policies and values to learn from: those that were stored with the rows, or with ``fresh_values`` the network's
+    values, and for the first ``reanalyze`` of the sequences the policies of new searches."""
+    config, (policy, value) = setup.config, batch.extras
+    if config.fresh_values:
+        value = setup.latent.act(params, (), batch.inputs)[1].value
+    if count := round(config.reanalyze * value.shape[1]):
+        length = config.unroll_steps + 1
+        positions = jax.tree.map(lambda x: x[:length, :count].reshape(-1, *x.shape[2:]), batch.inputs)
+        keys = jax.random.split(key, length * count)
+        found = search_all(setup, params, gamma, positions, keys, explore=False).policy
+        policy = policy.at[:length, :count].set(found.reshape(length, count, -1))
+    return Searched(policy, value)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ loss
