@@ -71,8 +71,8 @@ class MuZeroConfig(BufferConfig):
     n_step: Count = 10
     """Rewards in a return before it bootstraps."""
     fresh_values: bool = added(True)
-    """Bootstrap returns from the network's values at each update. If false, they bootstrap from the values that searches found when
-    the rows were collected, as in the paper, which are those of older policies."""
+    """Bootstrap returns from the network's values at each update. If false, they bootstrap from those that searches found when
+    the rows were collected, as in the paper: values of older policies."""
     replay: Uniform | Prioritized = added(Uniform())
     """How positions are drawn from replay, unless ``replay`` is a custom ``ReplayFn``."""
     reanalyze: Unit = added(0.0)
