@@ -329,7 +329,7 @@ def test_search_follows_the_model(options: Any) -> None:
 @pytest.mark.parametrize("fresh", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["fresh", "stored"])
 def test_reanalysis_replaces_a_share_of_the_policies(fresh: bool) -> None:
     """By those of new searches; values are the network's, or those that were stored."""
-    agent = small("muzero", "CartPole-v1", reanalyze=0.5, learning_starts=64, fresh_values=fresh)
+    agent = small("muzero", "CartPole-v1", reanalyze=0.5, learning_starts=64, fresh_values=fresh, search=Gumbel())
     setup, config = setup_of(agent), setup_of(agent).config
     state = jit(lambda key: run_iterations(agent, agent.init(key), 2)[0])(KEY())
 
