@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from jaxrl.algorithms.presets.preset import Preset
+from jaxrl.algorithms.presets.measured import CPU_25_17
+from jaxrl.algorithms.presets.preset import Preset, Score
 
 MUZERO_CARTPOLE = {"replay_ratio": 32.0, "n_step": 20, "gamma": 0.997}
 
-PLANNING = (Preset("muzero-cartpole", "muzero", "CartPole-v1", MUZERO_CARTPOLE, 50_000, 4, None, 475, 3),)
+PLANNING = (
+    Preset(
+        "muzero-cartpole",
+        "muzero",
+        "CartPole-v1",
+        MUZERO_CARTPOLE,
+        50_000,
+        4,
+        Score(473.1, 422.4, 500.0, 745, CPU_25_17),
+        475,
+        3,
+    ),
+)
