@@ -140,7 +140,7 @@ def policy(setup: MuZeroSetup, learner: ReplayLearner) -> Policy:
 
 def act(
     setup: MuZeroSetup, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
-) -> tuple[PyTree, Array, dict[str, Array]]:
+) -> tuple[PyTree, Array, Searched]:
     """Search from every position with the learned model, and return the chosen actions."""
     keys, exploration = fold_each(key, env_id), policy.exploration
     found = search_all(setup, policy.params, exploration.gamma, inputs, keys, explore=explore)
@@ -150,7 +150,7 @@ def act(
         apart = jax.vmap(partial(jax.random.fold_in, data=RANDOM_MOVES))(keys)
         drawn = random_actions(apart, inputs.obs, found.policy.shape[-1])
         action = jnp.where(exploration.at_random, drawn, action)
-    return carry, action, Searched(found.policy, found.value)._asdict()
+    return carry, action, Searched(found.policy, found.value)
 
 
 def search_all(setup: MuZeroSetup, params: LatentParams, gamma: Array, inputs: StepInput, keys: Key, *, explore: bool) -> Found:
@@ -298,7 +298,7 @@ def init(setup: MuZeroSetup, key: Key, hyperparams: MuZeroHyperparams) -> Replay
 
 def observe(setup: MuZeroSetup, learner: ReplayLearner, rollout: Rollout) -> ReplayLearner:
     """Store a rollout's rows with what searches found."""
-    rows = replay_rows(rollout, Searched(**rollout.extras))
+    rows = replay_rows(rollout, rollout.extras)
     return learner._replace(replay=setup.replay.add(learner.replay, rows, rollout.env_id))
 
 

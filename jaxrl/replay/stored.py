@@ -127,7 +127,8 @@ def as_rollout(rows: ReplayRow, carry: PyTree = ()) -> Rollout:
     """
     lanes: Any = np.arange(rows.valid.shape[1], dtype=np.int32)
     # Replay uses neither the observation after the last row nor the input before the first: neighbours are in the buffer.
-    obs, action, reward, flag = jax.tree.map(lambda x: np.concatenate([x, x[-1:]]), rows[:-1])
+    once_more = (rows.obs, rows.action, rows.reward, rows.terminated)
+    obs, action, reward, flag = jax.tree.map(lambda x: np.concatenate([x, x[-1:]]), once_more)
     return Rollout(
         inputs=StepInput(obs, np.zeros_like(action), np.zeros_like(reward), np.zeros_like(flag)),
         action=rows.action,

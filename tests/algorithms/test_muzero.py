@@ -365,8 +365,8 @@ def test_rows_are_stored_with_what_searches_found() -> None:
     assert draw.valid.all() and len({*zip(draw.row.tolist(), draw.env.tolist(), strict=True)}) > 4
     for i, (row, env) in enumerate(zip(draw.row, draw.env, strict=True)):
         kept = slice(row, row + setup.config.rows_after + 1)
-        np.testing.assert_array_equal(batch.extras.policy[:, i], rollout.extras["policy"][kept, env])
-        np.testing.assert_array_equal(batch.extras.value[:, i], rollout.extras["value"][kept, env])
+        np.testing.assert_array_equal(batch.extras.policy[:, i], rollout.extras.policy[kept, env])
+        np.testing.assert_array_equal(batch.extras.value[:, i], rollout.extras.value[kept, env])
         np.testing.assert_array_equal(batch.inputs.obs[:, i], rollout.inputs.obs[kept, env])
 
 
@@ -462,6 +462,19 @@ def test_arguments_of_the_representation_apply_to_the_other_networks() -> None:
 def test_a_small_buffer_is_refused() -> None:
     with pytest.raises(ValueError, match=r"unroll_steps \+ n_step \+ 2 = 17 rows of each environment"):
         make_muzero("CartPole-v1", buffer_size=256, learning_starts=0, batch_size=16)
+
+
+def test_rows_of_a_file_lack_what_searches_found(tmp_path: Any) -> None:
+    """Another algorithm learns from rows that MuZero stored; MuZero itself goes on from checkpoints."""
+    agent, other = small("muzero", "CartPole-v1"), small("dqn", "CartPole-v1")
+    state, empty = jit(agent.init)(KEY()), other.algorithm.init(KEY(), jax.tree.map(jnp.float32, other.hyperparams))
+    jaxrl.save_replay(tmp_path / "rows.npz", state)
+    loaded = jaxrl.load_replay(
+        tmp_path / "rows.npz", other, other.algorithm.init(KEY(), jax.tree.map(jnp.float32, other.hyperparams))
+    )
+    assert int(loaded.replay.size) == int(state.learner.replay.size) > 0
+    with pytest.raises(TypeError, match=r"^MuZero stores further values with its rows, .* resume from a checkpoint"):
+        jaxrl.load_replay(tmp_path / "rows.npz", agent, state)
 
 
 def test_inputs_without_history_are_zeros() -> None:

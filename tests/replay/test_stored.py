@@ -210,7 +210,7 @@ def honest() -> tuple[Agent, Any, dict[str, np.ndarray]]:
     agent = small_dqn(probes.truncation(), **SIZES)
     learner, _ = filled(agent, 6)
     rows = stored_rows(learner.replay)
-    return agent, fresh(agent), {name: np.asarray(x) for name, x in rows._asdict().items()}
+    return agent, fresh(agent), {name: np.asarray(x) for name, x in rows._asdict().items() if name != "extras"}
 
 
 def load(path: Path) -> Any:

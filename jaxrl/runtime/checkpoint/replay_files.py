@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxrl.replay.stored import as_rollout, check_rows, ring_length, stored_rows
-from jaxrl.replay.transitions import example_row
+from jaxrl.builder.spec import algorithm_name
+from jaxrl.replay.stored import as_rollout, check_rows, ring_length, ring_rows, stored_rows
+from jaxrl.replay.transitions import ReplayRow, example_row
 from jaxrl.runtime.checkpoint.npz import Arrays, Column, open_arrays
 from jaxrl.runtime.system.disk import replacing
 from jaxrl.spaces.trees import show_shapes
@@ -54,7 +55,7 @@ def load_replay(path: str | os.PathLike[str], agent: Agent, state: L) -> L:
 
     Raises:
       OSError: the file does not exist or is not a regular file.
-      TypeError: the algorithm has no replay, or cannot mark a discontinuity in it.
+      TypeError: the algorithm has no replay, or cannot mark a discontinuity in it, or stores more with its rows.
       ValueError: the file was not written by ``save_replay``, is damaged, is for other spaces or another number of environments,
         or has a row that the environment cannot have produced.
     """
@@ -63,6 +64,12 @@ def load_replay(path: str | os.PathLike[str], agent: Agent, state: L) -> L:
         raise TypeError(
             "the agent's Algorithm needs observe and mark_discontinuity to load rows from a file: give it a function "
             "mark_discontinuity that calls Replay.mark_discontinuity on its buffer"
+        )
+    held = jax.eval_shape(lambda: ring_rows(learner.replay))
+    if held is not None and (not isinstance(held, ReplayRow) or held.extras != ()):
+        raise TypeError(
+            f"{algorithm_name(agent.spec)} stores further values with its rows, such as the policies of searches, which a file "
+            "of rows does not have: resume from a checkpoint, which holds the buffer"
         )
     room = ring_length(learner.replay)
     with open_arrays(Path(path)) as file:

@@ -180,7 +180,8 @@ def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.Captur
     options = {setting: getattr(config(), setting) for setting in option_fields(config)}
     chosen = {setting: value.name if value else "none" for setting, value in options.items()}
     fields = {f"{setting}.{field}": x for setting, value in options.items() if value for field, x in vars(value).items()}
-    own |= {"horizon": 0} if "horizon" in own else {}  # shown as the default, which stands for the environment's limit
+    # The default is shown, which may stand for the environment's limit.
+    own |= {"horizon": config().horizon} if "horizon" in own else {}
     for setting, default in (own | chosen | fields).items():  # own has some options as mappings; chosen replaces them
         assert shown[setting].split()[1] == str(default), setting
     for dotted, kinds in dotted_names(config).items():
