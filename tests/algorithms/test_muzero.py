@@ -469,9 +469,7 @@ def test_rows_of_a_file_lack_what_searches_found(tmp_path: Any) -> None:
     agent, other = small("muzero", "CartPole-v1"), small("dqn", "CartPole-v1")
     state, empty = jit(agent.init)(KEY()), other.algorithm.init(KEY(), jax.tree.map(jnp.float32, other.hyperparams))
     jaxrl.save_replay(tmp_path / "rows.npz", state)
-    loaded = jaxrl.load_replay(
-        tmp_path / "rows.npz", other, other.algorithm.init(KEY(), jax.tree.map(jnp.float32, other.hyperparams))
-    )
+    loaded = jaxrl.load_replay(tmp_path / "rows.npz", other, empty)
     assert int(loaded.replay.size) == int(state.learner.replay.size) > 0
     with pytest.raises(TypeError, match=r"^MuZero stores further values with its rows, .* resume from a checkpoint"):
         jaxrl.load_replay(tmp_path / "rows.npz", agent, state)
