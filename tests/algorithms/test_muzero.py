@@ -37,7 +37,7 @@ from jaxrl.types import Model, StepInput
 from tests.helpers import probes
 from tests.helpers.agents import Tiny, small
 
-SMALL = {"hidden_sizes": (8,), "latent_size": 8}
+SMALL = {"hidden_sizes": (8,), "latent_size": 4}
 TINY = Tiny(
     settings={
         "num_envs": 4,
@@ -389,7 +389,7 @@ def trained(env: Any, iterations: int, **settings: Any) -> tuple[Any, Any, Any]:
 def test_the_model_learns_rewards_ends_and_actions(replay: str) -> None:
     """On the probe whose reward depends on observation and action, and ends after one step."""
     mostly_random = {"learning_starts": 512, "buffer_size": 1024}
-    agent, state, returns = trained(probes.action_by_observation(), 12, replay=replay, **mostly_random)
+    agent, state, returns = trained(probes.action_by_observation(), 20, replay=replay, **mostly_random)
     assert returns.tolist() == [1.0] * 8
     latent, params = setup_of(agent).latent, state.learner.params
     inputs = example_input(agent.env.observation_space, agent.env.action_space)
