@@ -93,6 +93,14 @@ class MuZeroConfig(BufferConfig):
     def window(self) -> tuple[int, str]:
         return self.rows_after + 2, "unroll_steps + n_step + 2"
 
+    def check(self, *, recurrent: bool = False) -> None:
+        super().check(recurrent=recurrent)
+        if not (rows := self.reanalyze * self.batch_size).is_integer():
+            raise ValueError(
+                f"reanalyze={self.reanalyze:g} of batch_size={self.batch_size} is {rows:g} positions, which must be a whole "
+                "number: change one of these"
+            )
+
 
 class MuZeroHyperparams(NamedTuple):
     """Hyperparameters of MuZero: f32 scalars in the learner's state, which can be vmapped over and changed during a run."""

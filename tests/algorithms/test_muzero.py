@@ -464,8 +464,13 @@ def test_a_small_buffer_is_refused() -> None:
         make_muzero("CartPole-v1", buffer_size=256, learning_starts=0, batch_size=16)
 
 
+def test_a_share_that_is_no_whole_number_of_positions_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"reanalyze=0.1 of batch_size=128 is 12.8 positions, which must be a whole number"):
+        make_muzero("CartPole-v1", reanalyze=0.1)
+
+
 def test_rows_of_a_file_lack_what_searches_found(tmp_path: Any) -> None:
-    """Another algorithm learns from rows that MuZero stored; MuZero itself goes on from checkpoints."""
+    """Another algorithm learns from rows that MuZero stored; MuZero itself resumes from checkpoints."""
     agent, other = small("muzero", "CartPole-v1"), small("dqn", "CartPole-v1")
     state, empty = jit(agent.init)(KEY()), other.algorithm.init(KEY(), jax.tree.map(jnp.float32, other.hyperparams))
     jaxrl.save_replay(tmp_path / "rows.npz", state)
