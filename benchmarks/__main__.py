@@ -34,6 +34,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "offline": run_offline,
             "teams": run_teams,
             "fine-tuning": run_fine_tuning,
+            "connect-four": run_connect_four,
             "overhead": run_overhead,
             "replay": run_replay,
             "memory": run_memory,
@@ -56,6 +57,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "scores": "; the same command resumes from the last checkpoint",
             "datasets": "; the same command resumes from the last checkpoint",
             "fine-tuning": "; the same command resumes from the last checkpoint",
+            "connect-four": "; the same command resumes from the last checkpoint",
             "speed": "; finished groups are kept, and --only measures the others",
         }
         print(f"interrupted{hints.get(options.command, '')}", file=sys.stderr)
@@ -129,6 +131,15 @@ def run_fine_tuning(options: argparse.Namespace) -> int:
     print(fine_tuning.fine_tuning_report(result))
     write_table(options.out)
     return int(fine_tuning.missed(result))
+
+
+def run_connect_four(options: argparse.Namespace) -> int:
+    from benchmarks import connect_four
+
+    result = connect_four.measure(options.out, options.work)
+    print(connect_four.connect_four_report(result))
+    write_table(options.out)
+    return int(connect_four.missed(result))
 
 
 def run_overhead(options: argparse.Namespace) -> int:

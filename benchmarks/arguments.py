@@ -17,6 +17,7 @@ from benchmarks.team_cases import TITLES as TEAM_ALGORITHMS
 RESULTS = Path("benchmarks/results")
 WORK = Path("runs/scores")
 FINE_TUNING = Path("runs/fine-tuning")
+CONNECT_FOUR = Path("runs/connect-four")
 
 
 def positive(text: str) -> int:
@@ -96,6 +97,9 @@ def make_parser() -> argparse.ArgumentParser:
     fine_tuning.add_argument("--work", type=Path, default=FINE_TUNING, help=f"folder for the runs (default: {FINE_TUNING})")
     fine_tuning.add_argument("--datasets", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
 
+    connect_four = commands.add_parser("connect-four", help="AlphaZero's moves in solved positions, and its games; resumable")
+    connect_four.add_argument("--work", type=Path, default=CONNECT_FOUR, help=f"folder for the run (default: {CONNECT_FOUR})")
+
     overhead = commands.add_parser("overhead", help="cost of checkpoints and logs in a run, and of a loaded policy's call")
     overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
     overhead.add_argument("--chunk-seconds", type=fraction, default=1.0, help="length of a chunk, up to 1 (default: 1)")
@@ -162,6 +166,7 @@ def make_parser() -> argparse.ArgumentParser:
         offline,
         teams,
         fine_tuning,
+        connect_four,
         table,
     ):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")

@@ -59,8 +59,7 @@ def run(repeats: int, scale: float, out: Path) -> dict[str, Any]:
       scale: share of the generations, to check that everything works.
     """
     EVOSAX.install()
-    if (load := machine.load()) is not None and load > machine.BUSY:
-        print(f"The machine is busy (load {load}), so these figures are unreliable. Measure on an idle machine.", file=sys.stderr)
+    load = machine.load_with_warning()
     generations = max(2, round(CASE["generations"] * scale))
     cases = [{**CASE, "hidden_sizes": list(sizes), "generations": generations} for sizes in SIZES]
     measured = [measure(case, repeats) for case in cases]

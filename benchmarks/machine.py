@@ -46,6 +46,13 @@ def load() -> float | None:
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
+def load_with_warning() -> float | None:
+    """Return ``load()``. If other programs are at work, say on stderr that measured speeds are unreliable."""
+    if (now := load()) is not None and now > BUSY:
+        print(f"The machine is busy (load {now}), so these figures are unreliable. Measure on an idle machine.", file=sys.stderr)
+    return now
+
+
 def _this_cpu() -> str:
     try:
         return cpu_model(Path("/proc/cpuinfo").read_text())

@@ -7,12 +7,9 @@ seeds train one after another, or in a ``vmap`` that it does not have itself, wh
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,10 +19,8 @@ from benchmarks.clones import JAX_CORL
 from benchmarks.markdown import table
 from benchmarks.offline_cases import BUILDERS, Case, cases
 from benchmarks.peer import CORL
-from benchmarks.protocol import Worker, clean_environment
 from benchmarks.record import write_result
-from benchmarks.speed import say
-from benchmarks.turns import OURS, Requirement, heading, limits, ratios, sides_table, time_in_turns
+from benchmarks.turns import OURS, Requirement, heading, limits, ratios, sides_table, started, time_in_turns
 
 PEER, VMAPPED, UPDATES = "JAX-CORL", "JAX-CORL, vmapped", "updates"
 SECONDS = 3.0
@@ -46,13 +41,11 @@ def measure(repeats: int, scale: float, out: Path, clone: Path | None = None, on
     if clone is not None:
         clone = JAX_CORL.files_of(clone).parent.resolve()
         CORL.install()
-    if (load := machine.load()) is not None and load > machine.BUSY:
-        say(f"The machine is busy (load {load}), so these figures are unreliable. Measure on an idle machine.")
-    about: dict[str, Any] = {"load": load, "scale": scale, "peer": None if clone is None else JAX_CORL.commit}
+    load, peer = machine.load_with_warning(), None if clone is None else JAX_CORL.commit
     measured = list[dict[str, Any]]()
     for case in cases(algorithms):
         measured.append(measure_case(case, repeats, SECONDS * scale, clone))
-        result = write_result(out, "offline", **about, cases=measured)
+        result = write_result(out, "offline", load=load, scale=scale, peer=peer, cases=measured)
     return result
 
 
@@ -69,16 +62,8 @@ def command_of(side: str, case: Case, clone: Path | None) -> list[str]:
 
 def measure_case(case: Case, repeats: int, seconds: float, clone: Path | None) -> dict[str, Any]:
     """Compile all sides, each in a new process with an empty cache, and then run sections in turn."""
-    sides = sides_of(case, clone)
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        workers = {}
-        for side, number in zip(sides, itertools.count()):
-            environment = clean_environment(Path(folder) / str(number))
-            workers[side] = stack.enter_context(Worker(command_of(side, case, clone), environment))
-        programs = {}
-        for side, worker in workers.items():
-            programs[side] = worker.ask("compile")
-            say(f"{case.title}: {side} compiles in {programs[side]['compile_seconds']:.1f} s")
+    commands = {side: command_of(side, case, clone) for side in sides_of(case, clone)}
+    with started(case.title, commands) as (workers, programs):
         time_in_turns(case.title, workers, programs, repeats, seconds, UPDATES)
         memory = workers[OURS].ask("memory") if case.num_seeds > 1 else None
     return {"case": case._asdict(), "title": case.title, "programs": programs, "memory": memory}

@@ -42,6 +42,7 @@ OTHERS = (
     "teams",
     "datasets",
     "fine_tuning",
+    "connect_four",
 )
 """Measurements with a module each, which has a function ``NAME_report``."""
 

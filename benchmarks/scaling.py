@@ -201,9 +201,7 @@ def measure(repeats: int, scale: float, out: Path, plan: Plan = PLAN) -> dict[st
     Raises:
       WorkerError: A process died or did not answer in time.
     """
-    load = machine.load()
-    if load is not None and load > machine.BUSY:
-        say(f"The machine is busy (load {load}), so these figures are unreliable. Measure on an idle machine.")
+    load = machine.load_with_warning()
     rounds = Rounds(repeats, PauseWatch().start())
     with tempfile.TemporaryDirectory() as folder:
         with opened([TWO_DEVICES, ONE_CORE, TWO_PROCESSES], Path(folder)) as groups:

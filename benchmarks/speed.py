@@ -46,8 +46,7 @@ def run(
     asked = {side for case in CASES if case.group in (only or GROUPS) for _, side in sides_of([case], without)}
     for name in sorted(asked & PEERS.keys()):
         PEERS[name].install(gpu=gpu is not None)
-    if (load := machine.load()) is not None and load > machine.BUSY:
-        say(f"The machine is busy (load {load}), so these figures are unreliable. Measure on an idle machine.")
+    load = machine.load_with_warning()
     results = []
     for group in only or GROUPS:
         about = {

@@ -6,12 +6,9 @@ as in its scripts, all seeds in ``jit(vmap(train))`` on JAX's default device, wh
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,11 +16,9 @@ from typing import Any
 from benchmarks import machine
 from benchmarks.clones import JAXMARL
 from benchmarks.peer import TEAMS
-from benchmarks.protocol import Worker, clean_environment
 from benchmarks.record import write_result
-from benchmarks.speed import say
 from benchmarks.team_cases import ENV, TITLES, Case, cases
-from benchmarks.turns import OURS, Requirement, heading, limits, ratios, sides_table, time_in_turns
+from benchmarks.turns import OURS, Requirement, heading, limits, ratios, sides_table, started, time_in_turns
 
 PEER, STEPS = "JaxMARL", "env_steps"
 SECONDS = 4.0
@@ -46,13 +41,11 @@ def measure(
     if clone is not None:
         clone = JAXMARL.files_of(clone).parent.resolve()
         TEAMS.install()
-    if (load := machine.load()) is not None and load > machine.BUSY:
-        say(f"The machine is busy (load {load}), so these figures are unreliable. Measure on an idle machine.")
-    about: dict[str, Any] = {"load": load, "scale": scale, "peer": None if clone is None else JAXMARL.commit}
+    load, peer = machine.load_with_warning(), None if clone is None else JAXMARL.commit
     measured = list[dict[str, Any]]()
     for case in cases(tuple(only) or tuple(TITLES)):
         measured.append(measure_case(case._replace(updates=updates), repeats, SECONDS * scale, clone))
-        result = write_result(out, "teams", **about, cases=measured)
+        result = write_result(out, "teams", load=load, scale=scale, peer=peer, cases=measured)
     return result
 
 
@@ -65,13 +58,8 @@ def command_of(side: str, case: Case, clone: Path | None) -> list[str]:
 
 def measure_case(case: Case, repeats: int, seconds: float, clone: Path | None) -> dict[str, Any]:
     """Compile both sides, each in a new process with an empty cache, and then run sections in turn."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        workers, programs = {}, {}
-        for side, number in zip([OURS, *([PEER] if clone else [])], itertools.count()):
-            environment = clean_environment(Path(folder) / str(number))
-            workers[side] = stack.enter_context(Worker(command_of(side, case, clone), environment))
-            programs[side] = workers[side].ask("compile")
-            say(f"{case.title}: {side} compiles in {programs[side]['compile_seconds']:.1f} s")
+    commands = {side: command_of(side, case, clone) for side in [OURS, *([PEER] if clone else [])]}
+    with started(case.title, commands) as (workers, programs):
         time_in_turns(case.title, workers, programs, repeats, seconds, STEPS)
     return {"case": case._asdict(), "title": case.title, "programs": programs}
 

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.markdown import table
 from benchmarks.numbers import paired, short, with_range
 from benchmarks.pauses import PauseWatch
+from benchmarks.protocol import Worker, clean_environment
 from benchmarks.speed import say
 
 OURS = "jaxrl"
 """Name of jaxrl's side."""
+
+
+@contextmanager
+def started(title: str, commands: Mapping[str, Sequence[str]]) -> Iterator[tuple[dict[str, Worker], dict[str, dict[str, Any]]]]:
+    """Start the worker of each side, with an empty compilation cache, and compile one after the other.
+
+    Gives the workers, and what their command ``compile`` returned, by side. The workers end with the context.
+    """
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        workers, programs = dict[str, Worker](), dict[str, dict[str, Any]]()
+        for number, (side, command) in enumerate(commands.items()):
+            workers[side] = stack.enter_context(Worker(command, clean_environment(Path(folder) / str(number))))
+            programs[side] = workers[side].ask("compile")
+            say(f"{title}: {side} compiles in {programs[side]['compile_seconds']:.1f} s")
+        yield workers, programs
 
 
 def time_in_turns(

@@ -11,9 +11,13 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+
+from jaxrl.types import Env
 
 ROWS, COLUMNS, SEED, NUMBER, PLIES = 6, 7, 1, 1_000, range(8, 31)
 HERE = Path(__file__).parent
@@ -35,6 +39,25 @@ def positions() -> Positions:
     rows = [line.split() for line in POSITIONS.read_text(encoding="ascii").splitlines()]
     good, perfect = (np.array([[int(row[i], 16) >> c & 1 for c in range(COLUMNS)] for row in rows], bool) for i in (1, 2))
     return Positions([row[0] for row in rows], good, perfect)
+
+
+def replayed(env: Env, played: list[str]) -> tuple[Any, Any, np.ndarray]:
+    """Play the positions from the empty board; return their states and observations, and whether a game was over on the way."""
+    moves = np.array([[int(column) for column in each.ljust(PLIES[-1], str(COLUMNS))] for each in played], np.int32)
+
+    def play(columns: Any) -> Any:
+        state, obs = env.reset(jax.random.key(0), env.params)
+
+        def move(at: Any, column: Any) -> Any:
+            state, _, over = at
+            after, reached = env.step(jax.random.key(0), state, jnp.minimum(column, COLUMNS - 1), env.params)
+            new = (after, reached.obs, over | reached.terminated)
+            return jax.tree.map(lambda old, new: jnp.where(column == COLUMNS, old, new), at, new), None
+
+        return jax.lax.scan(move, (state, obs, jnp.zeros((), bool)), columns)[0]
+
+    state, obs, over = jax.jit(jax.vmap(play))(moves)
+    return state, obs, np.asarray(over)
 
 
 def board_of(played: str) -> list[list[int]]:
