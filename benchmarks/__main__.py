@@ -33,6 +33,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "datasets": run_datasets,
             "offline": run_offline,
             "teams": run_teams,
+            "self-play": run_self_play,
             "fine-tuning": run_fine_tuning,
             "connect-four": run_connect_four,
             "overhead": run_overhead,
@@ -122,6 +123,15 @@ def run_teams(options: argparse.Namespace) -> int:
     print(teams.teams_report(result))
     write_table(options.out)
     return int(teams.missed(result))
+
+
+def run_self_play(options: argparse.Namespace) -> int:
+    from benchmarks import self_play
+
+    result = self_play.measure(options.repeats, options.scale, options.out, options.pgx)
+    print(self_play.self_play_report(result))
+    write_table(options.out)
+    return int(self_play.missed(result))
 
 
 def run_fine_tuning(options: argparse.Namespace) -> int:

@@ -93,6 +93,11 @@ def make_parser() -> argparse.ArgumentParser:
     teams.add_argument("--repeats", type=positive, default=5, help="rounds in which both take turns (default: 5)")
     teams.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
 
+    self_play = commands.add_parser("self-play", help="moves per second of AlphaZero's self-play, compared with pgx's example")
+    self_play.add_argument("--pgx", type=Path, metavar="FOLDER", help="clone of pgx; without it only jaxrl is measured")
+    self_play.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
+    self_play.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
+
     fine_tuning = commands.add_parser("fine-tuning", help="IQL from a dataset, and then online: gain and dip; resumable")
     fine_tuning.add_argument("--work", type=Path, default=FINE_TUNING, help=f"folder for the runs (default: {FINE_TUNING})")
     fine_tuning.add_argument("--datasets", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
@@ -165,6 +170,7 @@ def make_parser() -> argparse.ArgumentParser:
         scaling,
         offline,
         teams,
+        self_play,
         fine_tuning,
         connect_four,
         table,

@@ -62,3 +62,10 @@ JAXMARL = Clone(
         "QLearning/qmix_rnn.py": "7b03994769792c0ad34eea041bce43be10233a03cbbc0c4931cb21e9f28ec8fc",
     },
 )
+PGX = Clone(
+    "--pgx",
+    "sotetsuk/pgx",
+    "079b2d7",
+    "examples/alphazero",
+    {"train.py": "2116beffdb36dbf0bc255c6f8e725deb6c91a9ebb50412edf620dcd857280c37"},
+)

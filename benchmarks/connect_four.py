@@ -32,7 +32,7 @@ TRAINED, UNTRAINED, RANDOM = "trained", "untrained", "random"
 
 
 class Case(NamedTuple):
-    """What is trained, and how it is judged."""
+    """Training, and how its result is judged."""
 
     settings: dict[str, Any] = {  # noqa: RUF012
         "num_envs": 64,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from statistics import mean
 from typing import Any, NamedTuple
 
 
@@ -40,6 +42,8 @@ class Experiment(NamedTuple):
     games, half of them from each side."""
     draw_points: float = 0.5
     """Points of a draw; 1: the share of games that are not lost."""
+    further_opponents: dict[str, float] = {}  # noqa: RUF012
+    """Further opponents -> share of the points that the mean over seeds must reach; a draw is half a point."""
     least_correlation: float | None = None
     """Required rank correlation of returns with the returns that are asked for, see ``benchmarks.asked_returns``. None: it is not
     measured."""
@@ -60,10 +64,20 @@ class Experiment(NamedTuple):
         follow = "" if self.least_correlation is None else f", rank correlation ≥ {self.least_correlation:g}"
         points = f" of the points against {self.against}" if self.against else ""
         points = f" of the games against {self.against} not lost" if self.against and self.draw_points == 1 else points
-        return self.limit + points + kind + above + follow
+        further = "".join(f", ≥ {share:g} of the points against {name}" for name, share in self.further_opponents.items())
+        return self.limit + points + further + kind + above + follow
 
-    def passes(self, scores: list[float], above: float = 0.0, correlation: float = 1.0) -> bool:
+    def passes(
+        self,
+        scores: list[float],
+        above: float = 0.0,
+        correlation: float = 1.0,
+        opponents: Mapping[str, list[float]] | None = None,
+    ) -> bool:
         """Return whether the scores, and the further measurements if there are any, are as required."""
+        for name, share in self.further_opponents.items():
+            if opponents is None or not mean(opponents[name]) >= share:
+                return False
         if self.most_above is not None and not above <= self.most_above:
             return False
         if self.least_correlation is not None and not correlation >= self.least_correlation:

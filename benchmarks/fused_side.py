@@ -16,14 +16,15 @@ from jaxrl.types import Agent
 class FusedSide:
     """The training program of all seeds of an agent."""
 
-    def __init__(self, agent: Agent, num_seeds: int, total_steps: float) -> None:
+    def __init__(self, agent: Agent, num_seeds: int, total_steps: float, devices_per_seed: int | None = None) -> None:
         """Open the program, without compiling it.
 
         Args:
           total_steps: where schedules end; later than any section.
+          devices_per_seed: as for ``jaxrl.run``.
         """
         self.agent, self.num_seeds, self.total_steps = agent, num_seeds, total_steps
-        self.driver, _ = open_fused(agent, range(num_seeds))
+        self.driver, _ = open_fused(agent, range(num_seeds), devices_per_seed)
         self.states: Any = None
 
     def compile(self) -> dict[str, Any]:

@@ -21,20 +21,20 @@ PPO: dict[str, Any] = {
 PQN: dict[str, Any] = {"num_envs": 128, "rollout_length": 32, "gamma": 1.0, "q_lambda": 0.65, "model": BOARD}
 
 
-def against(name: str, builder: str, game: str, settings: dict[str, Any], steps: int, seeds: int) -> list[Experiment]:
-    """Return the experiments of an agent against random play, which must not win more than 2 % of the games, and one-ply play."""
-    return [
-        Experiment(f"{name}-random", builder, game, settings, steps, seeds, 0.98, None, GAMES, against="random", draw_points=1.0),
-        Experiment(f"{name}-one-ply", builder, game, settings, steps, seeds, 0.6, None, GAMES, against="one_ply"),
-    ]
+def self_play(name: str, builder: str, game: str, settings: dict[str, Any], steps: int, seeds: int) -> Experiment:
+    """Return the experiment of an agent against random play, which must not win more than 2 % of the games, and one-ply play."""
+    more = {"one_ply": 0.6}
+    return Experiment(
+        name, builder, game, settings, steps, seeds, 0.98, None, GAMES, against="random", draw_points=1.0, further_opponents=more
+    )
 
 
 GAME_SCORES = (
-    *against("ppo-tictactoe", "make_ppo", TIC_TAC_TOE, PPO, 3_000_000, 4),
-    *against("pqn-tictactoe", "make_pqn", TIC_TAC_TOE, PQN, 3_000_000, 4),
-    *against("ppo-connectfour", "make_ppo", CONNECT_FOUR, PPO, 4_000_000, 2),
-    *against("pqn-connectfour", "make_pqn", CONNECT_FOUR, PQN, 4_000_000, 2),
-    *against(
+    self_play("ppo-tictactoe", "make_ppo", TIC_TAC_TOE, PPO, 3_000_000, 4),
+    self_play("pqn-tictactoe", "make_pqn", TIC_TAC_TOE, PQN, 3_000_000, 4),
+    self_play("ppo-connectfour", "make_ppo", CONNECT_FOUR, PPO, 4_000_000, 2),
+    self_play("pqn-connectfour", "make_pqn", CONNECT_FOUR, PQN, 4_000_000, 2),
+    self_play(
         "alphazero-tictactoe",
         "make_alphazero",
         TIC_TAC_TOE,

@@ -86,3 +86,5 @@ CORL = Peer("corl", "JAX-CORL", ("distrax", "flax", "omegaconf", "optax", "pydan
 """Peer of ``benchmarks.offline``, whose files are in a clone."""
 TEAMS = Peer("jaxmarl", "JaxMARL", ("distrax", "flashbax", "jaxmarl", "omegaconf", "optax"))
 """Peer of ``benchmarks.teams``, whose scripts are in a clone."""
+SELF_PLAY = Peer("pgx", "pgx's example", ("haiku", "mctx", "omegaconf", "optax", "pgx", "pydantic"))
+"""Peer of ``benchmarks.self_play``, whose example is in a clone."""

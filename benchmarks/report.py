@@ -43,6 +43,7 @@ OTHERS = (
     "datasets",
     "fine_tuning",
     "connect_four",
+    "self_play",
 )
 """Measurements with a module each, which has a function ``NAME_report``."""
 
@@ -206,7 +207,19 @@ def score_table(results: Sequence[Mapping[str, Any]]) -> str:
         "A score is the mean return of 128 greedy episodes at the end of training, unless *required* says otherwise. The "
         "interval is a bootstrap over seeds."
     )
-    return "\n\n".join([table(header, rows), legend, *values_table(results), *asked_table(results)])
+    further = (values_table, asked_table, opponents_table)
+    return "\n\n".join([table(header, rows), legend, *(part for make in further for part in make(results))])
+
+
+def opponents_table(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of points against further opponents and its legend; nothing if no result has them."""
+    rows = [
+        [result["name"], name, f"{mean(shares):.2f}", f"{min(shares):.2f}"]
+        for result in results
+        for name, shares in result.get("opponents", {}).items()
+    ]
+    legend = "Share of the points against further opponents, of the last policies; a draw is half a point."
+    return [table(["experiment", "opponent", "mean", "worst seed"], rows), legend] if rows else []
 
 
 def values_table(results: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -32,7 +32,17 @@ from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 
-CAME_LATER = ("at_most", "last_episodes", "run", "data", "most_above", "against", "draw_points", "least_correlation")
+CAME_LATER = (
+    "at_most",
+    "last_episodes",
+    "run",
+    "data",
+    "most_above",
+    "against",
+    "draw_points",
+    "further_opponents",
+    "least_correlation",
+)
 """Fields of experiments that older results lack."""
 CURVE_EVALUATIONS = 5
 """Evaluations that give the curve of an agent that learns from a dataset, and so has no episodes of training."""
@@ -156,9 +166,14 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool, datase
         trained = training_returns(history, experiment.last_episodes)
         details = {"greedy": scores.tolist(), "episodes": min(trained.episodes)}
         scores = trained.mean
+    further = dict[str, Any]()
     if experiment.against:
-        details["self_play"], scores = scores.tolist(), shares_of_points(agent, states, experiment)
-    further = dict[str, float]()
+        details["self_play"] = scores.tolist()
+        scores = shares_of_points(agent, states, experiment, experiment.against, experiment.draw_points)
+    if experiment.further_opponents:
+        further["opponents"] = {
+            name: shares_of_points(agent, states, experiment, name).tolist() for name in experiment.further_opponents
+        }
     if experiment.most_above is not None:
         details["values"] = first_values(agent, states, experiment.episodes)
         further["above"] = overestimation(details["values"])
@@ -188,14 +203,14 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool, datase
     }
 
 
-def shares_of_points(agent: Agent, states: Any, experiment: Experiment) -> np.ndarray:
-    """Return the share of the points that the policy of each seed gets against the experiment's opponent, f64[num_seeds]."""
+def shares_of_points(agent: Agent, states: Any, experiment: Experiment, opponent: str, draw_points: float = 0.5) -> np.ndarray:
+    """Return the share of the points that the policy of each seed gets against an opponent, f64[num_seeds]."""
     shares = []
     for seed in range(experiment.num_seeds):
         state = jax.tree.map(lambda x, seed=seed: x[seed], states)
-        players = {"policy": (agent, state), experiment.against: experiment.against}
+        players = {"policy": (agent, state), opponent: opponent}
         found = jaxrl.arena(agent.env, players, games=experiment.episodes, seed=seed, opening_moves=0)
-        shares.append((found.wins[0, 1] + experiment.draw_points * found.draws[0, 1]) / experiment.episodes)
+        shares.append((found.wins[0, 1] + draw_points * found.draws[0, 1]) / experiment.episodes)
     return np.array(shares)
 
 
