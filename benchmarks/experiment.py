@@ -64,8 +64,7 @@ class Experiment(NamedTuple):
         follow = "" if self.least_correlation is None else f", rank correlation ≥ {self.least_correlation:g}"
         points = f" of the points against {self.against}" if self.against else ""
         points = f" of the games against {self.against} not lost" if self.against and self.draw_points == 1 else points
-        further = "".join(f", ≥ {share:g} of the points against {name}" for name, share in self.further_opponents.items())
-        return self.limit + points + further + kind + above + follow
+        return self.limit + points + kind + above + follow
 
     def passes(
         self,

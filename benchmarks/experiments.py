@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.experiment import Experiment
-from benchmarks.game_scores import GAME_SCORES
+from benchmarks.game_scores import GAME_SCORES, GAMES, ONE_PLY
 from benchmarks.offline_scores import BARS, CONSERVATIVE, Bar
 from benchmarks.planning_scores import PLANNING_SCORES
 from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCHES
@@ -32,8 +32,11 @@ def of_preset(preset: Preset) -> Experiment:
         preset.num_seeds,
         preset.threshold,
         preset.passing_seeds,
+        preset.run.get("eval_episodes", 128),
         data=preset.dataset,
     )
+    if preset.against:
+        measured = measured._replace(episodes=GAMES, against=preset.against, draw_points=1.0, further_opponents=ONE_PLY)
     return measured._replace(**FURTHER.get(preset.name, {}))
 
 

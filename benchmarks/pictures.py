@@ -55,7 +55,8 @@ def headings(result: Result) -> tuple[str, str]:
     last = result["experiment"].get("last_episodes")
     kind = f"return of the last {result['episodes']} training episodes" if last else "greedy return at the end of training"
     if against := result["experiment"].get("against"):
-        kind = f"share of points against {against} at the end of training"
+        games = result["experiment"].get("draw_points") == 1
+        kind = f"share of {'games not lost to' if games else 'points against'} {against} at the end of training"
     return title, f"{kind}: {score}"
 
 

@@ -214,12 +214,18 @@ def score_table(results: Sequence[Mapping[str, Any]]) -> str:
 def opponents_table(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the table of points against further opponents and its legend; nothing if no result has them."""
     rows = [
-        [result["name"], name, f"{mean(shares):.2f}", f"{min(shares):.2f}"]
+        [
+            result["name"],
+            name,
+            f"{mean(shares):.2f}",
+            f"{min(shares):.2f}",
+            f"mean ≥ {result['experiment']['further_opponents'][name]:g}",
+        ]
         for result in results
         for name, shares in result.get("opponents", {}).items()
     ]
     legend = "Share of the points against further opponents, of the last policies; a draw is half a point."
-    return [table(["experiment", "opponent", "mean", "worst seed"], rows), legend] if rows else []
+    return [table(["experiment", "opponent", "mean", "worst seed", "required"], rows), legend] if rows else []
 
 
 def values_table(results: Sequence[Mapping[str, Any]]) -> list[str]:

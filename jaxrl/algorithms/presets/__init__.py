@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxrl.algorithms.presets.games import GAMES
 from jaxrl.algorithms.presets.measured import CHAIN, HIDDEN, MEASURED, SMALL
 from jaxrl.algorithms.presets.offline import OFFLINE
 from jaxrl.algorithms.presets.planning import PLANNING
@@ -24,7 +25,7 @@ __all__ = [
     "words",
 ]
 
-PRESETS = {preset.name: preset for preset in (*MEASURED, *OFFLINE, *PLANNING, *PUBLISHED)}
+PRESETS = {preset.name: preset for preset in (*MEASURED, *OFFLINE, *PLANNING, *GAMES, *PUBLISHED)}
 
 
 def find_preset(name: str, algorithm: str | None = None) -> Preset:

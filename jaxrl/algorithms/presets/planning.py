@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxrl.algorithms.presets.measured import CPU_25_17
 from jaxrl.algorithms.presets.preset import Preset, Score
 
+CEM = {"name": "cem", "candidates": 100, "iterations": 4}
 MUZERO_CARTPOLE = {"replay_ratio": 32.0, "n_step": 20, "gamma": 0.997}
 
 PLANNING = (
@@ -18,5 +19,16 @@ PLANNING = (
         Score(473.1, 422.4, 500.0, 745, CPU_25_17),
         475,
         3,
+    ),
+    Preset(
+        "mpc-pendulum",
+        "mpc",
+        "Pendulum-v1",
+        {"planner": CEM},
+        5_000,
+        4,
+        Score(-147.5, -153.2, -141.1, 263, CPU_25_17),
+        -200,
+        run={"eval_episodes": 32, "eval_every": 25},
     ),
 )

@@ -10,7 +10,7 @@ from jaxrl.registry import OTHER_NETWORKS
 
 
 class Score(NamedTuple):
-    """Greedy return with the final parameters, over 128 episodes per seed."""
+    """Score of the final parameters: mean greedy return over 128 episodes per seed (``eval_episodes``), or share of games."""
 
     mean: float
     low: float
@@ -49,18 +49,29 @@ class Preset(NamedTuple):
     score: Score | None = None
     """None if it was not measured here."""
     threshold: float | None = None
-    """Return that a measurement must reach: by the mean over seeds, or by ``passing_seeds`` of the seeds. None if unknown."""
+    """Score that a measurement must reach: by the mean over seeds, or by ``passing_seeds`` of the seeds. None if unknown."""
     passing_seeds: int | None = None
     published: str = ""
     """Source of the settings, if they were not measured here."""
     dataset: str = ""
     """Dataset to learn from, of those that ``python -m benchmarks datasets`` makes in jaxrl's repository. Steps are updates then.
     Empty: the agent collects its rows."""
+    run: dict[str, int] = {}  # noqa: RUF012
+    """Further flags of ``jaxrl train``, such as ``eval_episodes``, over which the score is a mean too."""
+    against: str = ""
+    """Player of ``jaxrl.arena``: the score is the share of the games against it that are not lost, half of them from each side.
+    Empty: it is the greedy return."""
 
     @property
     def result(self) -> str:
         """The score as text."""
-        return "not measured" if self.score is None else str(self.score)
+        games = f" not lost to {self.against}" if self.against else ""
+        return "not measured" if self.score is None else f"{self.score}{games}"
+
+    @property
+    def kind(self) -> str:
+        """What the score is, in words."""
+        return f"share of games not lost to {self.against}" if self.against else "mean greedy return"
 
     @property
     def source(self) -> str:
@@ -79,7 +90,7 @@ class Preset(NamedTuple):
 
     def command(self) -> str:
         """Return the ``jaxrl train`` command with these settings as flags."""
-        run = {"env": self.env, "seeds": self.num_seeds, "total_steps": self.total_steps}
+        run: dict[str, Any] = {"env": self.env, "seeds": self.num_seeds, "total_steps": self.total_steps, **self.run}
         run |= {"data": self.data} if self.data else {}
         flags = [flag for name, value in (run | self.settings).items() for flag in _flags(name, value)]
         return " ".join([f"jaxrl train {self.algorithm}", *flags])

@@ -223,7 +223,7 @@ def test_presets_are_what_was_measured(name: str) -> None:
     assert (str(preset.score), preset.score.train_seconds) == (expected, round(measured["train_seconds"])), (
         f"{preset.source} holds another measurement: copy it to jaxrl/algorithms/presets/measured.py"
     )
-    assert measured["experiment"]["episodes"] == 128 and len(measured["scores"]) == preset.num_seeds
+    assert measured["experiment"]["episodes"] == EXPERIMENTS[name].episodes and len(measured["scores"]) == preset.num_seeds
     assert measured["hardware"]["cpu"] in preset.score.hardware and str(measured["hardware"]["cores"]) in preset.score.hardware
     assert EXPERIMENTS[name].settings is preset.settings and EXPERIMENTS[name].total_steps == preset.total_steps
     assert measured["spec"]["env"] == preset.env == EXPERIMENTS[name].env
@@ -272,7 +272,7 @@ def test_commands_of_presets_ask_for_all_that_was_measured(name: str, capsys: py
     spec = getattr(jaxrl, f"make_{algorithm}")(preset.env, **settings, **data).spec
     length = {"total_steps": measured["settings"]["total_steps"]}  # of the measured run, in older files
     assert spec["settings"] | length == measured["settings"] and spec["parts"]["model"] == measured["parts"]["model"]
-    expected = run_flags()(preset.env, str(preset.num_seeds), preset.total_steps)
+    expected = run_flags()(preset.env, str(preset.num_seeds), preset.total_steps, **preset.run)
     assert options == expected
     options, settings = parse(algorithm, ["--preset", name])
     assert options == dataclasses.replace(expected, preset=name) and settings.pop("data", None) == preset.data

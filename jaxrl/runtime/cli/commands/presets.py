@@ -21,9 +21,10 @@ and have not been trained with jaxrl.
 jaxrl train ALGORITHM --preset NAME uses the environment, seeds, steps and
 settings of a preset as defaults; other flags override them.
 
-A score is the mean return of 128 greedy episodes per seed, with the
-parameters at the end of training, and its 95 % bootstrap interval over seeds.
-The measurements are in the jaxrl repository, in benchmarks/results.
+A score is the mean greedy return of each seed, or in a game of two players
+the share of games that it does not lose, with the parameters at the end of
+training, and its 95 % bootstrap interval over seeds. The measurements are in
+the jaxrl repository, in benchmarks/results.
 
 try:
   jaxrl presets ppo-cartpole
@@ -73,6 +74,6 @@ def print_preset(preset: Preset) -> None:
     if score is None:
         print(f"# not measured; settings from {preset.published}")
     else:
-        print(f"# score {score} (mean greedy return at the end, 95 % interval over seeds)")
+        print(f"# score {preset.result} ({preset.kind} at the end, 95 % interval over seeds)")
         print(f"# trained in {score.train_seconds} s on {score.hardware}; {preset.source}")
     print(preset.command())

@@ -133,7 +133,7 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
 
     chosen.__annotations__ |= {"run": flags, "structure": structure, "hyperparameters": data, "options": options}
     if preset:
-        run = flags(preset.env, str(preset.num_seeds), preset.total_steps, preset=preset.name)
+        run = flags(preset.env, str(preset.num_seeds), preset.total_steps, preset=preset.name, **preset.run)
         chosen.__defaults__ = (run, structure(), data(), options())
     if not {"-h", "--help"} & set(args):
         allowed = {*get_type_hints(flags), *get_type_hints(structure), *names[1], *option_fields(config), *dotted_names(config)}
