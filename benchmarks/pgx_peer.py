@@ -39,10 +39,10 @@ def make_network(network: str) -> type:
             self.num_actions = num_actions
 
         def __call__(self, board: Any, **training: Any) -> Any:
-            x, layers = board.astype(jnp.float32), HIDDEN
-            if network == "convolution":
-                x, layers = jax.nn.relu(hk.Conv2D(CHANNELS, 3, padding="VALID")(x)), (FEATURES,)
-            x = hk.nets.MLP(layers, activate_final=True)(hk.Flatten()(x))
+            x, is_mlp = board.astype(jnp.float32), network == "mlp"
+            if not is_mlp:
+                x = jax.nn.relu(hk.Conv2D(CHANNELS, 3, padding="VALID")(x))
+            x = hk.nets.MLP(HIDDEN if is_mlp else (FEATURES,), activate_final=True)(hk.Flatten()(x))
             return hk.Linear(self.num_actions)(x), hk.Linear(1)(x)[:, 0]
 
     return Network

@@ -20,7 +20,7 @@ import jaxrl
 from jaxrl import models, returns
 from jaxrl.algorithms import Entry, Paper
 from jaxrl.builder.config import RolloutConfig
-from jaxrl.builder.setup import prepare
+from jaxrl.builder.prepare import prepare
 from jaxrl.settings import hyperparams, validation
 
 REINFORCE = Entry(

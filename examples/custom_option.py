@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl.builder.config import RolloutConfig
-from jaxrl.builder.setup import prepare
+from jaxrl.builder.prepare import prepare
 from jaxrl.distributions import sample_each
 from jaxrl.models import actor_critic
 from jaxrl.returns import discounts, lambda_returns

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl.builder.config import RolloutConfig
-from jaxrl.builder.setup import prepare
+from jaxrl.builder.prepare import prepare
 from jaxrl.models import actor_critic
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.settings.hyperparams import Gamma, LearningRate, MaxGradNorm, TotalSteps

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.planning.tree_search import PUCT, RANDOM_MOVES, Gumbel, Node, package, random_actions, search
-from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.config import BufferConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
+from jaxrl.builder.networks import check_actor_critic
+from jaxrl.builder.prepare import prepare
 from jaxrl.builder.replay_setup import ReplaySetup
-from jaxrl.builder.setup import prepare
 from jaxrl.models import actor_critic
 from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import ReplayLearner

@@ -14,11 +14,11 @@ from gymnasium import spaces
 from jaxrl.algorithms.common.offline import cloning
 from jaxrl.algorithms.common.offline.cloning import CloningLearner, cloning_loss, played_action
 from jaxrl.algorithms.common.offline.datasets import check_has_data
-from jaxrl.builder.components import check_greedy_policy
 from jaxrl.builder.config import DatasetConfig
 from jaxrl.builder.keywords import dataset_keywords, split_keywords, with_keywords_of
+from jaxrl.builder.networks import check_greedy_policy
+from jaxrl.builder.prepare import prepare
 from jaxrl.builder.replay_setup import ReplaySetup
-from jaxrl.builder.setup import prepare
 from jaxrl.models import greedy_policy
 from jaxrl.replay import Draw
 from jaxrl.replay.dataset_replay import dataset_replay

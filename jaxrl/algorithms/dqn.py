@@ -29,11 +29,12 @@ from jaxrl.algorithms.common.q_heads import (
     check_outputs,
 )
 from jaxrl.algorithms.common.q_learning import actions, policy
-from jaxrl.builder.components import ModelFn, is_own, resolve_replay
+from jaxrl.builder.components import resolve_replay
 from jaxrl.builder.config import HindsightConfig
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
+from jaxrl.builder.networks import ModelFn, is_own
+from jaxrl.builder.prepare import prepare
 from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup
-from jaxrl.builder.setup import prepare
 from jaxrl.distributions import select_actions
 from jaxrl.exploration.options import Noisy, Spread
 from jaxrl.models import q_network, value_network

@@ -16,10 +16,11 @@ import optax
 from gymnasium import spaces
 from jax.flatten_util import ravel_pytree
 
-from jaxrl.builder.components import check_greedy_policy, check_low_rank
 from jaxrl.builder.config import AgentConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
-from jaxrl.builder.setup import AlgorithmSetup, prepare
+from jaxrl.builder.networks import check_greedy_policy, check_low_rank
+from jaxrl.builder.prepare import prepare
+from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.distributions import Categorical, MultiCategorical
 from jaxrl.evolution.evosax_adapter import Evosax, EvosaxPopulation, check_size
 from jaxrl.evolution.gradient import descent_gradient

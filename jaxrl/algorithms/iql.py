@@ -26,8 +26,8 @@ from jaxrl.algorithms.common.delayed_updates import Losses
 from jaxrl.algorithms.common.off_policy import OffPolicyConfig, prepare_off_policy, sample_discrete
 from jaxrl.algorithms.common.offline.advantage_weights import Binary, Expectile, Exponential, Sampled, expectile_loss
 from jaxrl.algorithms.common.offline.datasets import reward_scale
-from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
+from jaxrl.builder.networks import check_actor_critic
 from jaxrl.distributions import Categorical, Normal, TanhNormal, select_actions
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.models import actor_critic

@@ -35,8 +35,9 @@ from jaxrl.algorithms.common.planning.dynamics import (
 from jaxrl.algorithms.common.planning.planners import CEM, MPPI, RandomShooting
 from jaxrl.builder.config import BufferConfig, RolloutConfig
 from jaxrl.builder.keywords import model_based_keywords, split_keywords, with_keywords_of
+from jaxrl.builder.prepare import PreparedAgent, prepare
 from jaxrl.builder.replay_setup import ReplaySetup, in_parts, store
-from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
+from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.envs import resolve_env
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.models import dynamics_network

@@ -31,8 +31,8 @@ from jaxrl.algorithms.common.value_rescaling import Rescale
 from jaxrl.builder.components import resolve_replay
 from jaxrl.builder.config import BufferConfig
 from jaxrl.builder.keywords import latent_model_keywords, split_keywords, with_keywords_of
+from jaxrl.builder.prepare import prepare
 from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup
-from jaxrl.builder.setup import prepare
 from jaxrl.models import representation
 from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import ReplayLearner

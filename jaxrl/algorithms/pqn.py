@@ -15,10 +15,11 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common.q_learning import act, epsilon, policy
 from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
-from jaxrl.builder.components import ModelFn, check_q_values
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
-from jaxrl.builder.setup import AlgorithmSetup, prepare
+from jaxrl.builder.networks import ModelFn, check_q_values
+from jaxrl.builder.prepare import prepare
+from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.distributions import select_actions
 from jaxrl.exploration.options import Spread
 from jaxrl.models import q_network

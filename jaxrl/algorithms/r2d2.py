@@ -17,11 +17,13 @@ from jaxrl.algorithms.common import q_learning
 from jaxrl.algorithms.common.q_learning import act, policy
 from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
 from jaxrl.algorithms.common.value_rescaling import Rescale, scale
-from jaxrl.builder.components import ModelFn, attempt, check_q_values, is_recurrent, resolve_replay, show
+from jaxrl.builder.attempt import attempt, show
+from jaxrl.builder.components import resolve_replay
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
+from jaxrl.builder.networks import ModelFn, check_q_values, is_recurrent
+from jaxrl.builder.prepare import prepare
 from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup
-from jaxrl.builder.setup import prepare
 from jaxrl.distributions import select_actions
 from jaxrl.exploration.options import Spread
 from jaxrl.models import q_network

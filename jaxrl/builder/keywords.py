@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from jaxrl.builder.components import ModelArguments, ModelFn
+from jaxrl.builder.networks import ModelArguments, ModelFn
 from jaxrl.intrinsic.part import Intrinsic, IntrinsicFn
 from jaxrl.optimize import Optimizer
 from jaxrl.optimize.gradients import LossFn

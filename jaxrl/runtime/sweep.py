@@ -171,7 +171,7 @@ def with_flat_names(algorithm: str, grid: Any) -> Any:
 
 def _checked_network(algorithm: str, name: str, arguments: Any) -> Any:
     """Return the arguments of a network of the algorithm, after checking that they are valid for some observations."""
-    from jaxrl.builder.components import check_arguments, own_network
+    from jaxrl.builder.networks import check_arguments, own_network
 
     if not isinstance(arguments, Mapping):
         raise TypeError(f"{name} = {arguments!r} must be a table of arguments of the network, such as {{ hidden_sizes = [64] }}")

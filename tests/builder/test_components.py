@@ -14,7 +14,9 @@ import pytest
 from flax import nnx
 
 import jaxrl
-from jaxrl.builder.components import constant_optimizer, resolve_model, show
+from jaxrl.builder.attempt import show
+from jaxrl.builder.components import constant_optimizer
+from jaxrl.builder.networks import resolve_model
 from jaxrl.models import ActorCriticOutput, actor_critic, from_linen, from_nnx, q_network
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.inputs import example_input

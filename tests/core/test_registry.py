@@ -19,7 +19,7 @@ from benchmarks.experiments import of_preset
 from examples.custom_algorithm import REINFORCE, make_reinforce
 from jaxrl.algorithms import ALGORITHMS, Entry
 from jaxrl.algorithms.presets import Preset, Score
-from jaxrl.builder.components import own_network
+from jaxrl.builder.networks import own_network
 from jaxrl.builder.spec import algorithm_name
 from jaxrl.builder.trusted_imports import Untrusted
 from jaxrl.runtime.cli.commands.train import parse

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxrl.builder.components import model_output, resolve_model
+from jaxrl.builder.networks import model_output, resolve_model
 from jaxrl.distributions import Categorical
 from jaxrl.models import ActorCriticOutput, from_linen, from_nnx, orthogonal
 from jaxrl.rollout.outputs import split_variables, train_model, with_statistics

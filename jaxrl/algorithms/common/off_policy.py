@@ -17,7 +17,11 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, Ensemble, networks
-from jaxrl.builder.components import (
+from jaxrl.builder.attempt import show
+from jaxrl.builder.components import resolve_replay
+from jaxrl.builder.config import HindsightConfig
+from jaxrl.builder.keywords import split_keywords
+from jaxrl.builder.networks import (
     ModelFn,
     as_network,
     check_arguments,
@@ -25,13 +29,10 @@ from jaxrl.builder.components import (
     is_recurrent,
     model_output,
     resolve_model,
-    resolve_replay,
-    show,
 )
-from jaxrl.builder.config import HindsightConfig
-from jaxrl.builder.keywords import split_keywords
+from jaxrl.builder.prepare import PreparedAgent, prepare
 from jaxrl.builder.replay_setup import ReplaySetup
-from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
+from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.distributions import MASKED, Categorical, TanhNormal, sample_each
 from jaxrl.models import action_value, policy_network
 from jaxrl.registry import title_of

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import jax
 from gymnasium import spaces
 
-from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.keywords import split_keywords
-from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent, prepare
+from jaxrl.builder.networks import check_actor_critic
+from jaxrl.builder.prepare import PreparedAgent, prepare
+from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.models import ActorCriticOutput, actor_critic
 from jaxrl.optimize.gradients import add_losses, pmean, valid_mean, valid_means
 from jaxrl.optimize.learner import Learner

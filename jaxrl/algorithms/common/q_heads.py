@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import xlogy
 
-from jaxrl.builder.components import check_q_values, show
+from jaxrl.builder.attempt import show
+from jaxrl.builder.networks import check_q_values
 from jaxrl.distributions import select_actions
 from jaxrl.models import QuantileOutput
 from jaxrl.models.heads import masked

@@ -56,7 +56,7 @@ class Preset(NamedTuple):
     dataset: str = ""
     """Dataset to learn from, of those that ``python -m benchmarks datasets`` makes in jaxrl's repository. Steps are updates then.
     Empty: the agent collects its rows."""
-    run: dict[str, int] = {}  # noqa: RUF012
+    run: dict[str, Any] = {}  # noqa: RUF012
     """Further flags of ``jaxrl train``, such as ``eval_episodes``, over which the score is a mean too."""
     against: str = ""
     """Player of ``jaxrl.arena``: the score is the share of the games against it that are not lost, half of them from each side.

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jaxrl.algorithms.common.off_policy import resolve_critic
 from jaxrl.algorithms.off_policy_evaluation import fitted_q
 from jaxrl.algorithms.off_policy_evaluation.fitted_q import FittedQHyperparams, Problem
-from jaxrl.builder.components import ModelArguments, ModelFn, check_arguments, check_statistics
+from jaxrl.builder.networks import ModelArguments, ModelFn, check_arguments, check_statistics
 from jaxrl.models import action_value
 from jaxrl.parallel import SEEDS, make_mesh
 from jaxrl.replay.dataset import Dataset, DatasetInfo

@@ -19,7 +19,7 @@ import pytest
 import jaxrl
 from benchmarks.experiments import EXPERIMENTS
 from jaxrl.algorithms.presets import PRESETS, Score, interval_text
-from jaxrl.builder.components import own_network
+from jaxrl.builder.networks import own_network
 from jaxrl.builder.old_specs import converted
 from jaxrl.envs.wrappers import WRAPPERS, usage
 from jaxrl.rollout.collect import example_rollout

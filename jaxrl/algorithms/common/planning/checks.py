@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.builder.components import attempt, show
-from jaxrl.builder.setup import PreparedAgent
+from jaxrl.builder.attempt import attempt, show
+from jaxrl.builder.prepare import PreparedAgent
 from jaxrl.models import StepPrediction
 from jaxrl.settings.validation import refuse_unused
 from jaxrl.spaces.trees import show_shapes

@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common.q_heads import projected
 from jaxrl.algorithms.common.value_rescaling import Rescale, scale
-from jaxrl.builder.components import check_arguments, check_statistics, is_recurrent, model_output, resolve_model, show
+from jaxrl.builder.attempt import show
+from jaxrl.builder.networks import check_arguments, check_statistics, is_recurrent, model_output, resolve_model
 from jaxrl.distributions import Categorical
 from jaxrl.models import ActorCriticOutput, latent_dynamics, latent_prediction
 from jaxrl.models.dynamics.latent import DynamicsOutput, PredictionOutput, latent_space

@@ -15,9 +15,9 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.on_policy import policy_gradient_loss
-from jaxrl.builder.components import check_actor_critic
 from jaxrl.builder.keywords import split_keywords
-from jaxrl.builder.setup import PreparedAgent, prepare
+from jaxrl.builder.networks import check_actor_critic
+from jaxrl.builder.prepare import PreparedAgent, prepare
 from jaxrl.distributions import Categorical, sample_each, select_actions
 from jaxrl.envs import resolve_env
 from jaxrl.intrinsic.part import with_intrinsic

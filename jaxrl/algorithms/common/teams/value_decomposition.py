@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.teams.mixers import SUM, Mixer, monotonic_mixer
-from jaxrl.builder.setup import AlgorithmSetup, PreparedAgent
+from jaxrl.builder.prepare import PreparedAgent
+from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.rollout.agents import together
 from jaxrl.settings.options import Option, option
 from jaxrl.settings.validation import Count, CountOrZero

@@ -86,7 +86,7 @@ def show_algorithm(name: str, entry: Entry) -> None:
         if rows:
             print(f"\n{heading}")
             show_table(("setting", "default", "allowed", "what"), rows)
-    from jaxrl.builder.components import own_network  # which imports jax
+    from jaxrl.builder.networks import own_network  # which imports jax
 
     if (network := own_network(entry)) is not None:
         print(f"\nNetwork: arguments of jaxrl.models.{entry.network}; model={{name: value}}, or --model NAME=VALUE …")
