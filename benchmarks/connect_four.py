@@ -41,7 +41,7 @@ class Case(NamedTuple):
         "anneal": True,
         "model": {"encoder": "minatar", "channel_multiplier": 4},
     }
-    total_steps: int = 2_000_000
+    total_steps: int = 1_000_000
     num_seeds: int = 2
     simulations: int = 64
     """Simulations of a search when moves are judged and games are played."""
