@@ -70,7 +70,7 @@ class Preset(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What the score is, in words."""
+        """Kind of score, in words."""
         return f"share of games not lost to {self.against}" if self.against else "mean greedy return"
 
     @property
