@@ -22,6 +22,6 @@ def self_play(name: str, builder: str, game: str, settings: dict[str, Any], step
 GAME_SCORES = (
     self_play("ppo-tictactoe", "make_ppo", TIC_TAC_TOE, PPO, 3_000_000, 4),
     self_play("pqn-tictactoe", "make_pqn", TIC_TAC_TOE, PQN, 3_000_000, 4),
-    self_play("ppo-connectfour", "make_ppo", CONNECT_FOUR, PPO, 6_000_000, 2),
+    self_play("ppo-connectfour", "make_ppo", CONNECT_FOUR, PPO, 4_000_000, 2),
     self_play("pqn-connectfour", "make_pqn", CONNECT_FOUR, PQN, 4_000_000, 2),
 )
