@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrl
-from benchmarks.markdown import table
+from benchmarks.markdown import Requirement, requirement_table, table
 from benchmarks.record import write_result
 from benchmarks.scores import train_seconds
 from benchmarks.speed import say
+from jaxrl.runtime.arena.arena import Arena
 from jaxrl.runtime.arena.entrants import Entrant, entrant_of, policy_entrant
 from jaxrl.runtime.console.progress import duration
 from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_devices
@@ -154,13 +155,11 @@ def play(case: Case, state: AgentState, seed: int) -> dict[str, Any]:
 
 def points(games: Mapping[str, Any], name: str, other: str) -> float:
     """Return the share of the points that a player got against another: wins, and half of the draws."""
-    i, j = games["names"].index(name), games["names"].index(other)
-    wins, draws, losses = (games[each][i][j] for each in ("wins", "draws", "losses"))
-    return (wins + draws / 2) / (wins + draws + losses)
+    return Arena(games["names"], *(np.array(games[field]) for field in Arena._fields[1:])).score(name, other)
 
 
-def requirements(result: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
-    """Return what is required: (name, required value, measured value, whether it is met). All but the time are means of seeds."""
+def requirements(result: Mapping[str, Any]) -> list[Requirement]:
+    """Return what is required; all but the time are means of seeds."""
     good, perfect = (mean(found) for found in zip(*result["moves"][TRAINED], strict=True))
     share, minutes = mean(points(games, TRAINED, PLANNER) for games in result["games"]), result["train_seconds"] / 60
     rows = [("good moves", good, GOOD), ("perfect moves", perfect, PERFECT), (f"points against {PLANNER}", share, POINTS)]
@@ -201,10 +200,7 @@ def connect_four_report(result: Mapping[str, Any]) -> str:
             table(["player", "good moves", "perfect moves"], moves),
             f"{case.games} games of each pair for each seed, half of them from each side, after two random moves:",
             table(["player", f"points of *{TRAINED}* against it", "Elo"], played),
-            table(
-                ["requirement", "required", "measured", "met"],
-                [[name, asked, found, "yes" if is_met else "NO"] for name, asked, found, is_met in requirements(result)],
-            ),
+            requirement_table(requirements(result)),
         ]
     )
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import jaxrl
-from benchmarks.markdown import table
+from benchmarks.markdown import Requirement, requirement_table, table
 from benchmarks.offline_scores import TASKS
 from benchmarks.recipes import check_datasets, path_of
 from benchmarks.record import write_result
@@ -100,8 +100,8 @@ def changes(result: Mapping[str, Any], way: str) -> tuple[float, float]:
     return (np.mean(found["returns"][-1]) - before) / abs(before), (before - lowest) / abs(before)
 
 
-def requirements(result: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
-    """Return what is required: (name, required value, measured value, whether it is met)."""
+def requirements(result: Mapping[str, Any]) -> list[Requirement]:
+    """Return what is required."""
     gain, down = changes(result, f"{MIXED:g}")
     return [
         ("gain at the end", f"≥ {LEAST_GAIN:.0%}", f"{gain:.1%}", gain >= LEAST_GAIN),
@@ -131,10 +131,7 @@ def fine_tuning_report(result: Mapping[str, Any]) -> str:
         f"IQL on `{case.data}`: {case.updates:,} updates from the dataset, then {case.rows:,} rows in the environment, "
         f"{case.num_seeds} seeds. Mean greedy return of {case.episodes} episodes per seed, with a 95 % bootstrap interval over "
         "seeds. *dip*: how far the lowest evaluation in the first tenth of the rows is below the score before them.",
-        table(
-            ["requirement", "required", "measured", "met"],
-            [[name, asked, found, "yes" if is_met else "NO"] for name, asked, found, is_met in requirements(result)],
-        ),
+        requirement_table(requirements(result)),
     ]
     return "\n\n".join(lines)
 

@@ -10,7 +10,7 @@ import jax
 import jaxrl
 from benchmarks.worker import count_parameters, installed_versions, peak_memory
 from jaxrl.runtime.trainers.device_layout import open_fused
-from jaxrl.types import Agent
+from jaxrl.types import Agent, Metrics
 
 
 class FusedSide:
@@ -37,6 +37,12 @@ class FusedSide:
             "versions": {"jaxrl": jaxrl.__version__, **installed_versions()},
         }
 
+    def timed(self, number: int) -> tuple[float, Metrics]:
+        """Run iterations, in one call, and return the seconds and the metrics of all seeds."""
+        start = time.perf_counter()
+        self.states, metrics, _ = jax.block_until_ready(self.driver.iterate(self.states, number))
+        return time.perf_counter() - start, metrics
+
     def iterate(self, number: int, unit: str, share: float = 1.0) -> dict[str, Any]:
         """Run iterations, in one call, and return the seconds and the steps of all seeds.
 
@@ -44,8 +50,6 @@ class FusedSide:
           unit: name of the number of steps in the result.
           share: share of steps that count.
         """
-        start = time.perf_counter()
-        self.states, *_ = jax.block_until_ready(self.driver.iterate(self.states, number))
-        seconds = time.perf_counter() - start
+        seconds, _ = self.timed(number)
         steps = round(number * self.agent.steps_per_iteration * self.num_seeds * share)
         return {"seconds": seconds, unit: steps, "peak_bytes": peak_memory()}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+Requirement = tuple[str, str, str, bool]
+"""Name, required value, measured value, and whether it is met."""
+
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table with aligned columns: the first one to the left, the others to the right."""
@@ -15,3 +18,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     divider = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
     return "\n".join([line(header), line(divider), *(line(row) for row in rows)])
+
+
+def requirement_table(requirements: Sequence[Requirement]) -> str:
+    """Return the table of what is required, and of what was measured."""
+    rows = [[name, asked, found, "yes" if is_met else "NO"] for name, asked, found, is_met in requirements]
+    return table(["requirement", "required", "measured", "met"], rows)

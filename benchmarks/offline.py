@@ -16,11 +16,11 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.clones import JAX_CORL
-from benchmarks.markdown import table
+from benchmarks.markdown import Requirement, table
 from benchmarks.offline_cases import BUILDERS, Case, cases
 from benchmarks.peer import CORL
 from benchmarks.record import write_result
-from benchmarks.turns import OURS, Requirement, heading, limits, ratios, sides_table, started, time_in_turns
+from benchmarks.turns import OURS, heading, limits, ratios, sides_table, started, time_in_turns
 
 PEER, VMAPPED, UPDATES = "JAX-CORL", "JAX-CORL, vmapped", "updates"
 SECONDS = 3.0

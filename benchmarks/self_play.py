@@ -8,7 +8,6 @@ JAX's default device, and on one device per core, over which it divides its game
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +16,12 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.clones import PGX
+from benchmarks.markdown import Requirement
 from benchmarks.peer import SELF_PLAY
 from benchmarks.record import write_result
 from benchmarks.self_play_cases import GAMES, MOVES, SIMULATIONS, TITLES, Case
-from benchmarks.turns import OURS, Requirement, heading, limits, ratios, sides_table, started, time_in_turns
+from benchmarks.turns import OURS, heading, limits, ratios, sides_table, started, time_in_turns
+from jaxrl.runtime.system.cores import usable_cores
 
 PEER, SHARED, UNIT = "pgx's example", "pgx's example, a device per core", "moves"
 SECONDS = 4.0
@@ -51,7 +52,7 @@ def command_of(side: str, case: Case, clone: Path | None) -> list[str]:
     case_json = json.dumps(case._asdict())
     if side == OURS:
         return [sys.executable, "-m", "benchmarks.self_play_side", case_json]
-    devices = ["env", f"XLA_FLAGS=--xla_force_host_platform_device_count={os.cpu_count()}"] if side == SHARED else []
+    devices = ["env", f"JAX_NUM_CPU_DEVICES={usable_cores()}"] if side == SHARED else []
     return [*devices, str(SELF_PLAY.python), "-m", "benchmarks.pgx_peer", case_json, str(clone)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from typing import Any
 
 import jax
@@ -51,9 +50,7 @@ class Side(FusedSide):
 
     def train(self, calls: int) -> dict[str, Any]:
         """Run this number of iterations."""
-        start = time.perf_counter()
-        self.states, metrics, _ = jax.block_until_ready(self.driver.iterate(self.states, calls))
-        seconds = time.perf_counter() - start
+        seconds, metrics = self.timed(calls)
         moves = int(np.sum(env_steps(metrics, calls * GAMES * MOVES)))
         return {"seconds": seconds, "moves": moves, "peak_bytes": peak_memory()}
 

@@ -15,10 +15,11 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.clones import JAXMARL
+from benchmarks.markdown import Requirement
 from benchmarks.peer import TEAMS
 from benchmarks.record import write_result
 from benchmarks.team_cases import ENV, TITLES, Case, cases
-from benchmarks.turns import OURS, Requirement, heading, limits, ratios, sides_table, started, time_in_turns
+from benchmarks.turns import OURS, heading, limits, ratios, sides_table, started, time_in_turns
 
 PEER, STEPS = "JaxMARL", "env_steps"
 SECONDS = 4.0

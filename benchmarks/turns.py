@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.markdown import table
+from benchmarks.markdown import Requirement, requirement_table, table
 from benchmarks.numbers import paired, short, with_range
 from benchmarks.pauses import PauseWatch
 from benchmarks.protocol import Worker, clean_environment
@@ -76,10 +76,6 @@ def ratios(programs: Mapping[str, Any], unit: str) -> list[float] | None:
 # ---------------------------------------------------------------------------------------------------------------------- report
 
 
-Requirement = tuple[str, str, str, bool]
-"""Name, required value, measured value, and whether it is met."""
-
-
 def heading(title: str, result: Mapping[str, Any]) -> list[str]:
     """Return the title, and how, where and with which versions the cases were measured."""
     hardware, versions = result["hardware"], dict[str, str]()
@@ -122,5 +118,4 @@ def limits(result: Mapping[str, Any], peer: str, option: str, requirements: Sequ
     lines = [f"{peer} was not measured (`{option}`)."] if result["peer"] is None else []
     if result["scale"] != 1:
         lines.append(f"Sections were shortened to {result['scale']:g} of their length, so these are not speeds.")
-    rows = [[name, asked, found, "yes" if is_met else "NO"] for name, asked, found, is_met in requirements]
-    return [*lines, *([table(["requirement", "required", "measured", "met"], rows)] if rows else [])]
+    return [*lines, *([requirement_table(requirements)] if requirements else [])]
