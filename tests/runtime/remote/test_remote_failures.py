@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from jaxrl import remote
 from jaxrl.runtime.remote.decorator import RemoteProxy
+from jaxrl.runtime.remote.local.wire import Mailbox
 from tests.helpers.processes.children import soon
 from tests.helpers.processes.remote_objects import (
     WAIT,
@@ -138,6 +140,22 @@ def test_an_object_that_cannot_be_made_fails_all_calls(cluster: remote.Cluster, 
     assert isinstance(fails(one.ready), kind) and re.search(text, str(fails(one.ready)))
     assert re.search(text, str(fails(pending)))
     with pytest.raises(RuntimeError, match=text):
+        one.call("add")
+
+
+def test_a_call_that_was_answered_behind_a_failed_start(cluster: remote.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Mailbox.read
+
+    def read_late(mailbox: Mailbox) -> list[Any]:
+        time.sleep(0.3)  # until the answers to both have arrived
+        return read(mailbox)
+
+    monkeypatch.setattr(Mailbox, "read", read_late)
+    one = cluster.start(Counter, 1, "raise")
+    reason = "raised ValueError: cannot start at 1"
+    for future in (one.ready, one.call("add")):
+        assert re.search(reason, str(fails(future)))
+    with pytest.raises(RuntimeError, match=reason):
         one.call("add")
 
 

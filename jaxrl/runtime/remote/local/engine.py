@@ -153,6 +153,8 @@ class LocalEngine(Engine):
                 case Answer() | Raised() if process.queue.sent:
                     process.since = None
                     outcomes += self.settled(process.queue, process.queue.answered(self._outcome(process, message)))
+                    if not process.is_watched:  # the object could not be made, and answers to its calls mean nothing
+                        return outcomes
                 case _:
                     return outcomes + self.lose(process, str(Garbled()))
         return outcomes
