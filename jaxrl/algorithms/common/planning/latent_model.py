@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.q_heads import projected
@@ -42,7 +43,7 @@ class Support(NamedTuple):
     @property
     def bins(self) -> Array:
         """f32[K]"""
-        return jnp.linspace(-1.0, 1.0, self.num_bins) * scale(self.rescale)[0](jnp.float32(self.limit))
+        return np.linspace(-1.0, 1.0, self.num_bins, dtype=np.float32) * scale(self.rescale)[0](jnp.float32(self.limit))
 
     def encode(self, x: Array) -> Array:
         """Return probabilities f32[..., K] whose mean is x, f32[...]: two neighbours share them (appendix F)."""
