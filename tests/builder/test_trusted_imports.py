@@ -87,7 +87,7 @@ NO_MODEL = ("unroll", "apply", "init")
 ATTACKS: dict[str, Attack] = {
     "builder": lambda mark: {"builder": {"import": "subprocess:run"}, "settings": {"args": touch(mark)}, "parts": {}, "env": {}},
     "builder of jaxrl": lambda mark: {
-        "builder": {"import": "jaxrl.runtime.sweep:run_job"},
+        "builder": {"import": "jaxrl.runtime.search.sweep:run_job"},
         "settings": {"command": touch(mark)},
     },
     "builder from a room": lambda mark: {"builder": {"import": "jaxrl.models:actor_critic"}},
@@ -95,7 +95,7 @@ ATTACKS: dict[str, Attack] = {
     "builder, a model": lambda mark: {"builder": {"model": dict.fromkeys(jaxrl.Model._fields, TRAP)}},
     "env": env(lambda mark: f"os:system?command={quote(' '.join(touch(mark)))}"),
     "env in a submodule": env(lambda mark: f"trap:net?x={mark}"),
-    "env of jaxrl": env(lambda mark: f"jaxrl.runtime.sweep:run_job?command={touch(mark)}"),
+    "env of jaxrl": env(lambda mark: f"jaxrl.runtime.search.sweep:run_job?command={touch(mark)}"),
     "env that imports": env(lambda mark: "jaxrl.settings.packages:import_package?package=trap&needed_by=x"),
     "env with a program": env(lambda mark: f"envpool:D1Basic-v1?vzd_path={mark.with_name('program')}"),
     "env with arguments": env(lambda mark: f"envpool:D1Basic-v1?game_args=+logfile {mark}"),
@@ -219,7 +219,7 @@ def test_a_checkpoint_runs_nothing(mark: Path, tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("env_id", ["trap:net", "jaxrl.runtime.sweep:run_job?command=['true']"])
+@pytest.mark.parametrize("env_id", ["trap:net", "jaxrl.runtime.search.sweep:run_job?command=['true']"])
 def test_a_sweep_file_runs_nothing(env_id: str, mark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "grid.toml", tmp_path / "out"
     text = f'algorithm = "ppo"\nenv = "{env_id}"\ntotal_steps = 8\n[grid]\nlearning_rate = [0.1]\n'
@@ -337,13 +337,13 @@ def test_jaxrl_as_a_whole_cannot_be_trusted() -> None:
     for path in (
         "jaxrl.builder.trusted_imports:import_object",
         "jaxrl.envs:make_env",
-        "jaxrl.runtime.sweep:run_job",
+        "jaxrl.runtime.search.sweep:run_job",
         "jaxrl:build",
     ):
         with pytest.raises(Untrusted, match="not a part that an agent can have"):
             import_part(path, "model", check_trust("jaxrl"))
     with pytest.raises(Untrusted):
-        check_env_id("jaxrl.runtime.sweep:run_job?command=['true']", trust=("jaxrl",))
+        check_env_id("jaxrl.runtime.search.sweep:run_job?command=['true']", trust=("jaxrl",))
 
 
 REACHING_OUT = ("importlib", "import os", "import sys", "subprocess", "callback", "open(", "load(", "eval(", "exec(")

@@ -25,7 +25,7 @@ from jaxrl.builder.trusted_imports import Untrusted
 from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.user_code import import_algorithm
-from jaxrl.runtime.sweep import read_sweep
+from jaxrl.runtime.search.sweep import read_sweep
 from tests.helpers import probes
 from tests.helpers.agents import Tiny, every_algorithm, required, suited, tiny
 

@@ -46,7 +46,7 @@ from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.logs.records import FIRST_COLUMNS, OF_EVALUATIONS
 from jaxrl.runtime.logs.trackers import RENAMED
 from jaxrl.runtime.samplers.diagnostics import LOGGED, OF_WORKERS
-from jaxrl.runtime.sweep import expand, read_sweep
+from jaxrl.runtime.search.sweep import expand, read_sweep
 from jaxrl.settings.aliases import translate_alias
 from jaxrl.settings.options import dotted_names, option_fields
 from tests.helpers.agents import cartpole

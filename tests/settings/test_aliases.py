@@ -19,7 +19,7 @@ from jaxrl.registry import ALGORITHMS, setting_names
 from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.run_flags import run_flags
-from jaxrl.runtime.sweep import SweepFile, read_sweep
+from jaxrl.runtime.search.sweep import SweepFile, read_sweep
 from jaxrl.settings.aliases import alias_table, nearest, run_arguments, translate_alias
 from jaxrl.settings.options import dotted_names, option_fields
 from jaxrl.types import Agent

@@ -20,7 +20,7 @@ from jaxrl.builder.settings import split_settings
 from jaxrl.builder.spec import build
 from jaxrl.options import C51, OU, QR, Clip, Double, LearnedTemperature, Prioritized, Scalar
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.sweep import read_sweep
+from jaxrl.runtime.search.sweep import read_sweep
 from jaxrl.settings.options import (
     Option,
     as_data,

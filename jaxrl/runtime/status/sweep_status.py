@@ -8,9 +8,9 @@ from typing import Any
 
 from jaxrl.runtime.logs.live_status import StatusFile, read_status_file
 from jaxrl.runtime.logs.run_folder import CONFIG, STATUS
+from jaxrl.runtime.search.sweep import JOBS, MANIFEST, job_folder
 from jaxrl.runtime.status.process_state import judge
 from jaxrl.runtime.status.run_status import RunStatus, noting, read_run_status
-from jaxrl.runtime.sweep import JOBS, MANIFEST, job_folder
 from jaxrl.runtime.system.disk import parse_json, read_end
 
 MAX_BYTES = 2**22

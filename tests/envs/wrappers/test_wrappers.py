@@ -38,7 +38,7 @@ from jaxrl.envs.wrappers import (
 from jaxrl.rollout.autoreset import StepOutcome, first_input, no_episode
 from jaxrl.rollout.collect import advance, reset_envs
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.sweep import read_sweep
+from jaxrl.runtime.search.sweep import read_sweep
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from jaxrl.types import ActorState, Env, TimeStep
 from tests.helpers.agents import assert_bit_equal, small_ppo

@@ -18,13 +18,13 @@ import jaxrl
 import jaxrl.runtime.run
 from jaxrl.agent import with_total_steps
 from jaxrl.optimize.schedules import scheduled
-from jaxrl.runtime import sweep as sweep_module
 from jaxrl.runtime.cli import sweep_job
 from jaxrl.runtime.cli.commands import sweep as sweep_command
 from jaxrl.runtime.cli.commands.sweep import SweepResult, collect
 from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.sweep import Manifest, SweepFile, expand, job_folder, read_sweep, run_sweep
+from jaxrl.runtime.search import sweep as sweep_module
+from jaxrl.runtime.search.sweep import Manifest, SweepFile, expand, job_folder, read_sweep, run_sweep
 from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from jaxrl.runtime.training_loop.members import check_hyperparams, check_members
 from jaxrl.runtime.training_loop.plan import make_plan

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from jaxrl import remote
-from jaxrl.runtime import sweep_on_ray
 from jaxrl.runtime.cli.commands.sweep import ray_jobs
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.sweep import Manifest, expand, job_folder, read_sweep
-from jaxrl.runtime.sweep_on_ray import RayJobs, run_jobs_on_ray
+from jaxrl.runtime.search import sweep_on_ray
+from jaxrl.runtime.search.sweep import Manifest, expand, job_folder, read_sweep
+from jaxrl.runtime.search.sweep_on_ray import RayJobs, run_jobs_on_ray
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.actor_pools import parent_of, ray_workers
 from tests.helpers.processes.children import soon

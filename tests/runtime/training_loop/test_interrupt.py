@@ -37,7 +37,7 @@ sys.exit(128 + interrupt.requested)
 
 SWEEP = f"""
 import sys
-from jaxrl.runtime import sweep
+from jaxrl.runtime.search import sweep
 from jaxrl.runtime.cli.main import main, run_and_exit
 run_job = sweep.run_job
 sweep.run_job = lambda command: run_job([sys.executable, "-c", {JOB!r}])
@@ -183,7 +183,7 @@ def test_a_sweep_ends_with_the_code_of_its_signal_after_its_job_saved(
 @pytest.mark.slow
 def test_a_job_that_is_killed_while_it_loads_ends_its_sweep_as_the_signal_does(tmp_path: Path) -> None:
     code = (
-        "import signal, sys; from jaxrl.runtime.sweep import run_job;"
+        "import signal, sys; from jaxrl.runtime.search.sweep import run_job;"
         "print(run_job([sys.executable, '-c', 'import os; os.kill(os.getpid(), 15)']))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -19,8 +19,8 @@ from jaxrl.runtime.cli.flags import Flag, Trust, read_flags
 from jaxrl.runtime.cli.user_code import import_algorithm
 from jaxrl.runtime.console.streams import screen
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, mean_over_seeds
-from jaxrl.runtime.sweep import SweepFile, SweepJob, expand, in_a_word, job_folder, read_sweep, run_sweep
-from jaxrl.runtime.sweep_on_ray import RayJobs
+from jaxrl.runtime.search.sweep import SweepFile, SweepJob, expand, in_a_word, job_folder, read_sweep, run_sweep
+from jaxrl.runtime.search.sweep_on_ray import RayJobs
 from jaxrl.runtime.system.disk import write_atomically
 from jaxrl.settings.validation import Range, check_count, check_number
 

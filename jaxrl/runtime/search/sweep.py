@@ -6,29 +6,35 @@ need one program per combination: each combination is a job, a run in its own pr
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import os
 import subprocess
-import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl.algorithms.presets import NETWORKS, words
-from jaxrl.builder.settings import split_settings
+from jaxrl.algorithms.presets import words
 from jaxrl.interpreter import python_command
-from jaxrl.registry import ALGORITHMS, setting_names, unknown_algorithm
+from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.logs.live_status import live_status
 from jaxrl.runtime.logs.run_folder import contents, plain
-from jaxrl.runtime.sweep_on_ray import RayJobs, file_name, run_jobs_on_ray
+from jaxrl.runtime.search.settings_file import (
+    check_algorithm,
+    check_data_of,
+    check_structure,
+    checked_setting,
+    grid_names,
+    read_toml,
+    refuse_unknown,
+    with_flat_names,
+)
+from jaxrl.runtime.search.sweep_on_ray import RayJobs, file_name, run_jobs_on_ray
 from jaxrl.runtime.system.disk import parse_json, read_regular, savable, write_atomically
 from jaxrl.runtime.training_loop.signals import SIGNALS, Interrupted, handled
-from jaxrl.settings.aliases import hint_or, nearest
-from jaxrl.settings.options import dotted_names, held_by_options, option_fields
-from jaxrl.settings.validation import check_count, check_seeds, check_switches, checked, setting_types
+from jaxrl.settings.options import dotted_names
+from jaxrl.settings.validation import check_count, check_seeds, check_switches
 
 MANIFEST, JOBS = "sweep.json", "jobs"
 
@@ -63,23 +69,13 @@ class SweepJob(NamedTuple):
 
 def read_sweep(path: str | os.PathLike[str], import_rule: Callable[[str], None] = lambda algorithm: None) -> SweepFile:
     """Read and check a sweep file. ``import_rule`` is called with the name of the algorithm, to register a custom one."""
-    shown = os.fspath(path)
-    try:
-        entries = tomllib.loads(read_regular(Path(path)).decode())
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no sweep file {shown!r}") from None
-    except ValueError as error:
-        raise ValueError(f"{shown} is not TOML: {error}") from None
-    _refuse_unknown(shown, entries, [field.name for field in fields(SweepFile)])
-    if missing := [name for name in ("algorithm", "env", "total_steps", "grid") if name not in entries]:
-        raise ValueError(f"{shown} lacks {', '.join(missing)}")
-    import_rule(str(entries["algorithm"]))
-    if entries["algorithm"] not in ALGORITHMS:
-        raise ValueError(f"{shown}: {unknown_algorithm(str(entries['algorithm']))}")
+    shown, entries = os.fspath(path), read_toml(path, "sweep")
+    refuse_unknown(shown, entries, [field.name for field in fields(SweepFile)])
+    check_algorithm(shown, entries, ("algorithm", "env", "total_steps", "grid"), import_rule)
     structural, data = grid_names(entries["algorithm"])
     entries["grid"] = with_flat_names(entries["algorithm"], entries["grid"])
     for table in ("settings", "grid"):
-        _refuse_unknown(f"{shown}, [{table}]", entries.get(table, {}), [*structural, *data])
+        refuse_unknown(f"{shown}, [{table}]", entries.get(table, {}), [*structural, *data])
     if in_both := set(entries.get("settings", {})) & set(entries["grid"]):
         raise ValueError(f"{shown}: {sorted(in_both)[0]} is in [settings] and in [grid]: keep it in only one of them")
     for name, values in entries["grid"].items():
@@ -95,21 +91,10 @@ def _checked(sweep: SweepFile) -> SweepFile:
     """Return the sweep with whole numbers as integers, after checking that every combination can be built in any environment."""
     from jaxrl.runtime.training_loop.members import check_members
 
-    entry = ALGORITHMS[sweep.algorithm]
-    _, config, hyperparams = entry.load()
-    types, plain_names = setting_types(config) | setting_types(hyperparams), {*itertools.chain(*setting_names(sweep.algorithm))}
-    networks = {*NETWORKS} - {*option_fields(config)}
-
-    def value(name: str, setting: Any) -> Any:
-        if name in networks:
-            return _checked_network(sweep.algorithm, name, setting)
-        if name not in plain_names:  # options are checked as a whole, below
-            return setting
-        plain = checked(name, setting, types[name])
-        return setting if isinstance(plain, float) else plain  # unchanged, since jobs are named after it
-
-    settings = {name: value(name, setting) for name, setting in sweep.settings.items()}
-    grid = {name: [value(name, each) for each in values] for name, values in sweep.grid.items()}
+    algorithm = sweep.algorithm
+    config = ALGORITHMS[algorithm].load().config
+    settings = {name: checked_setting(algorithm, name, setting) for name, setting in sweep.settings.items()}
+    grid = {name: [checked_setting(algorithm, name, each) for each in values] for name, values in sweep.grid.items()}
     for name, values in grid.items():
         if repeated := [each for each in values if values.count(each) > 1]:
             raise ValueError(f"[grid] {name} = {values!r} holds {repeated[0]!r} twice")
@@ -121,71 +106,13 @@ def _checked(sweep: SweepFile) -> SweepFile:
     total_steps, episodes = check_count("total_steps", sweep.total_steps), check_count("eval_episodes", sweep.eval_episodes)
     plain = replace(sweep, total_steps=total_steps, eval_episodes=episodes, settings=settings, grid=grid)
     for job in expand(plain):
-        combination = {**settings, **job.settings}
-        recurrent = combination.pop("model", {}).get("core") is not None
-        combination = {name: each for name, each in combination.items() if name not in networks}
         dotted = [{name: each} for name, values in grid.items() if name in dotted_names(config) for each in values]
         try:
             for field in [{}, *(each for each in dotted if not each.keys() & job.settings.keys())]:
-                structure: Any = split_settings(entry.builder, config, hyperparams, combination | field)[0]
-                (structure.for_data() if sweep.data else structure).check(recurrent=recurrent)
+                check_structure(algorithm, {**settings, **job.settings, **field}, with_data=bool(sweep.data))
         except (TypeError, ValueError) as error:
             raise ValueError(f"job {job.name!r} cannot be built: {error}") from error
     return plain
-
-
-def check_data_of(algorithm: str, data: Any) -> None:
-    """Raise TypeError or ValueError unless ``data``, a dataset's file or None, suits the algorithm."""
-    entry = ALGORITHMS[algorithm]
-    if not isinstance(data, str | None):
-        raise TypeError(f'data = {data!r} must be a file, such as "mixed.npz"')
-    if data is None and entry.family == "dataset":
-        raise ValueError(f'{entry.title} learns from a dataset alone: give data = "FILE"')
-    if data is not None and "data" not in inspect.signature(entry.load().make).parameters:
-        raise ValueError(f"{entry.title} takes no data: it learns from rollouts")
-
-
-def grid_names(algorithm: str) -> tuple[list[str], dict[str, str]]:
-    """Return the names that a sweep file may use: structural ones, and name -> hyperparameter for those that are data.
-
-    Options, and their fields by dotted names, are among them.
-    """
-    config = ALGORITHMS[algorithm].load().config
-    structure, hyperparams = setting_names(algorithm)
-    held = {dotted: name for name, dotted in held_by_options(config).items()}
-    fields = [name for name in dotted_names(config) if name not in held]
-    networks = [name for name in NETWORKS if name in inspect.signature(ALGORITHMS[algorithm].load().make).parameters]
-    structural = [*structure, *option_fields(config), *fields, *(networks if ALGORITHMS[algorithm].network else ())]
-    return structural, {**{name: name for name in hyperparams}, **held}
-
-
-def with_flat_names(algorithm: str, grid: Any) -> Any:
-    """Write the fields of options in a grid, ``[grid.head] v_max = [10, 20]``, with dotted names."""
-    options = option_fields(ALGORITHMS[algorithm].load().config)
-    flat: dict[str, Any] = {}
-    for name, values in grid.items() if isinstance(grid, Mapping) else ():
-        is_table = name in options and isinstance(values, Mapping)
-        flat |= {f"{name}.{field}": each for field, each in values.items()} if is_table else {name: values}
-    return flat
-
-
-def _checked_network(algorithm: str, name: str, arguments: Any) -> Any:
-    """Return the arguments of a network of the algorithm, after checking that they are valid for some observations."""
-    from jaxrl.builder.networks import check_arguments, own_network
-
-    if not isinstance(arguments, Mapping):
-        raise TypeError(f"{name} = {arguments!r} must be a table of arguments of the network, such as {{ hidden_sizes = [64] }}")
-    network: Any = own_network(ALGORITHMS[algorithm], name)
-    check_arguments(network, arguments, name)
-    network.config(**arguments)
-    return dict(arguments)
-
-
-def _refuse_unknown(where: str, table: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    for name in table:
-        if name not in allowed:
-            hint = hint_or(nearest(name, allowed), f"Allowed: {', '.join(sorted(allowed))}")
-            raise ValueError(f"{where}: {name!r} is unknown.{hint}")
 
 
 def expand(sweep: SweepFile) -> list[SweepJob]:

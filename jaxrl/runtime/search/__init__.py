@@ -1,0 +1,1 @@
+"""Search for settings: grids, and trials as lanes of one program."""
