@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from jaxrl.runtime.evaluation.fitted_q_evaluation import fitted_q_evaluation
     from jaxrl.runtime.evaluation.load_policy import load_policy
     from jaxrl.runtime.run import resume, run
+    from jaxrl.runtime.search.search import search
     from jaxrl.training import make_train
     from jaxrl.types import Agent, AgentState, Algorithm, Env, HostEnv, Model, Policy, Rollout, StepInput, TimeStep
 
@@ -81,6 +82,7 @@ _HOMES = {
     "load_policy": "jaxrl.runtime.evaluation.load_policy",
     "resume": "jaxrl.runtime.run",
     "run": "jaxrl.runtime.run",
+    "search": "jaxrl.runtime.search.search",
     "build": "jaxrl.builder.spec",
     "make_train": "jaxrl.training",
     **dict.fromkeys(
@@ -130,6 +132,7 @@ __all__ = [
     "save",
     "save_dataset",
     "save_replay",
+    "search",
 ]
 __all__ += [entry.builder for entry in ALGORITHMS.values()]
 

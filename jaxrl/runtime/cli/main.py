@@ -42,6 +42,7 @@ TOLD_IN_A_LINE = {
 COMMANDS = {
     "train": "train an algorithm on an environment, over any number of seeds",
     "launch": "train in several processes on this machine, and restart them after a fault",
+    "search": "search for the settings with the highest return; resumable",
     "sweep": "train a grid of settings and seeds from a file; resumable",
     "status": "show whether a run is running, its progress, workers and messages",
     "es": "evolve parameters that other programs test, from a log of their rewards",
@@ -58,8 +59,8 @@ COMMANDS = {
     "doctor": "find problems of this installation, and the commands that fix them",
 }
 """Each command is a module in ``commands/``, with ``main(args) -> exit code``."""
-GAMES = ("arena", "play")
-"""Commands whose modules are in ``commands/games/``."""
+FOLDERS = {"arena": "games.arena", "play": "games.play", "search": "search.search", "sweep": "search.sweep"}
+"""Commands whose modules are in a folder of ``commands/``."""
 
 HELP = f"""\
 usage: jaxrl COMMAND …
@@ -174,5 +175,5 @@ def _dispatch(args: list[str]) -> int:
         raise unknown("command", args[0], list(COMMANDS))
     if args[0] != "doctor":  # doctor reports this itself
         check_here()
-    module = f"games.{args[0]}" if args[0] in GAMES else args[0]
+    module = FOLDERS.get(args[0], args[0])
     return importlib.import_module(f"jaxrl.runtime.cli.commands.{module}").main(args[1:])

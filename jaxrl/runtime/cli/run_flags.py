@@ -37,7 +37,8 @@ class RunOptions:
     out: Annotated[str | None, shown_as("FOLDER", "runs/ALGORITHM-ENV, numbered if it exists")] = None
     """Folder for the results: new, empty, or that of the same run, which is then resumed."""
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Take environment, seeds, steps and settings from a preset (jaxrl presets); other flags override it."""
+    """Take environment, seeds, steps and settings from a preset (jaxrl presets), or from a file such as the best.toml of a
+    search; other flags override it."""
     exact_steps: Flag = False
     """Raise an error if total_steps is not a multiple of the rows of an iteration, instead of rounding it up."""
     init_from: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None

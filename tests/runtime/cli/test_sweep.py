@@ -19,8 +19,8 @@ import jaxrl.runtime.run
 from jaxrl.agent import with_total_steps
 from jaxrl.optimize.schedules import scheduled
 from jaxrl.runtime.cli import sweep_job
-from jaxrl.runtime.cli.commands import sweep as sweep_command
-from jaxrl.runtime.cli.commands.sweep import SweepResult, collect
+from jaxrl.runtime.cli.commands.search import sweep as sweep_command
+from jaxrl.runtime.cli.commands.search.sweep import SweepResult, collect
 from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.search import sweep as sweep_module

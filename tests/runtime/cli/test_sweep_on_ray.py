@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jaxrl import remote
-from jaxrl.runtime.cli.commands.sweep import ray_jobs
+from jaxrl.runtime.cli.commands.search.sweep import ray_jobs
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.search import sweep_on_ray
 from jaxrl.runtime.search.sweep import Manifest, expand, job_folder, read_sweep
@@ -189,7 +189,7 @@ def test_impossible_numbers_are_refused(flag: str, value: str, tmp_path: Path, c
 
 
 def test_a_sweep_on_this_machine_has_no_settings_of_ray(tmp_path: Path) -> None:
-    from jaxrl.runtime.cli.commands.sweep import SweepOptions
+    from jaxrl.runtime.cli.commands.search.sweep import SweepOptions
 
     assert ray_jobs(SweepOptions(tmp_path)) is None
     assert ray_jobs(SweepOptions(tmp_path, engine="ray", jobs=3, cpus=2)) == RayJobs(3, 2)

@@ -43,7 +43,9 @@ class Support(NamedTuple):
     @property
     def bins(self) -> Array:
         """f32[K]"""
-        return np.linspace(-1.0, 1.0, self.num_bins, dtype=np.float32) * scale(self.rescale)[0](jnp.float32(self.limit))
+        return jnp.asarray(np.linspace(-1.0, 1.0, self.num_bins, dtype=np.float32)) * scale(self.rescale)[0](
+            jnp.float32(self.limit)
+        )
 
     def encode(self, x: Array) -> Array:
         """Return probabilities f32[..., K] whose mean is x, f32[...]: two neighbours share them (appendix F)."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-from jaxrl.algorithms.presets import Preset, find_preset, words
+from jaxrl.algorithms.presets import Preset, words
 from jaxrl.registry import ALGORITHMS, OTHER_NETWORKS, setting_names, unknown_algorithm
 from jaxrl.runtime.cli.flags import (
     Count,
@@ -27,6 +27,7 @@ from jaxrl.runtime.cli.flags import (
 )
 from jaxrl.runtime.cli.group import join_group
 from jaxrl.runtime.cli.options import chosen_options, option_flags
+from jaxrl.runtime.cli.preset_file import named_preset
 from jaxrl.runtime.cli.resume import parse_resume, resume
 from jaxrl.runtime.cli.run_flags import RunOptions, run_flags
 from jaxrl.runtime.cli.user_code import import_algorithm, import_env_module
@@ -82,7 +83,7 @@ def named_algorithm(args: Sequence[str]) -> str:
 
 def train(algorithm: str, args: Sequence[str]) -> int:
     options, settings = parse(algorithm, args)
-    preset = find_preset(options.preset, algorithm) if options.preset else None
+    preset = named_preset(options.preset, algorithm) if options.preset else None
     if preset and not preset.score and not options.quiet:
         print(f"preset {preset.name} has not been measured: its settings are from {preset.published}")
     seeds = parse_seeds(options.seeds)
@@ -154,7 +155,7 @@ def _chosen_preset(algorithm: str, args: Sequence[str]) -> Preset | None:
     parser.add_argument("--preset")
     with contextlib.suppress(argparse.ArgumentError):  # without a name: reported with the other flags
         name = parser.parse_known_args(list(args))[0].preset
-        return find_preset(name, algorithm) if name is not None else None
+        return named_preset(name, algorithm) if name is not None else None
     return None
 
 

@@ -1,0 +1,1 @@
+"""Commands that search for settings: grids, and advisers."""

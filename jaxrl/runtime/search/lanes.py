@@ -1,0 +1,139 @@
+"""``Lanes``: the program of a search. Trials are slots of it, and the seeds of a trial are the lanes of its slot.
+
+A slot whose trial has ended is filled again in place, so that no lane waits and nothing compiles again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.agent import with_total_steps
+from jaxrl.runtime.checkpoint.restore import restore
+from jaxrl.runtime.logs.records import env_steps
+from jaxrl.runtime.system.devices import shard_count
+from jaxrl.runtime.trainers.fused import FusedDriver
+from jaxrl.training import evaluate_pure, evaluation_key
+from jaxrl.types import Agent, AgentState, Array, Policy, PyTree
+
+
+class Lanes:
+    """States of all slots, sharded over devices."""
+
+    def __init__(
+        self, agent: Agent, slots: int, seeds: Sequence[int], names: Sequence[str], devices: Sequence[jax.Device]
+    ) -> None:
+        """
+        Args:
+          seeds: of each trial, the same for all.
+          names: hyperparameters that trials set.
+        """
+        self.agent, self.slots, self.seeds, self._names = agent, slots, list(seeds), list(names)
+        self._driver = self._open(slots, devices)
+        self._tested_slots = self._group_size(len(devices))
+        self._tester = self._driver if self._tested_slots == slots else self._open(self._tested_slots, devices)
+        self._hyperparams = {name: np.full(slots, getattr(agent.hyperparams, name), np.float32) for name in self._names}
+        self.alive = np.zeros((slots, len(self.seeds)), bool)
+        """bool[slots, seeds]: False for seeds that have diverged, and in slots that were never filled."""
+        self.states: PyTree = None
+
+    def _open(self, slots: int, devices: Sequence[jax.Device]) -> FusedDriver:
+        lanes = np.tile(np.asarray(self.seeds), slots).tolist()
+        return FusedDriver(self.agent, lanes, devices[: shard_count(len(lanes), len(devices))])
+
+    def _group_size(self, num_devices: int) -> int:
+        """Return how many slots are tested by one call: about a quarter, as tests of other slots in the same call are wasted."""
+        fits = [n for n in range(1, self.slots + 1) if self.slots % n == 0 and n * len(self.seeds) % num_devices == 0]
+        return next((n for n in fits if 4 * n >= self.slots), self.slots)
+
+    @property
+    def compile_seconds(self) -> float:
+        others = 0.0 if self._tester is self._driver else self._tester.compile_seconds
+        return self._driver.compile_seconds + others
+
+    def refill(self, trials: Mapping[int, Mapping[str, float]], total_steps: int) -> None:
+        """Begin trials in slots.
+
+        Args:
+          trials: slot -> hyperparameters.
+          total_steps: rows of a whole training, where schedules end.
+        """
+        for slot, hyperparams in trials.items():
+            for name in self._names:
+                self._hyperparams[name][slot] = hyperparams[name]
+            self.alive[slot] = True
+        fresh = self._driver.init(self._columns(total_steps))
+        if self.states is None:
+            self.states = fresh
+            return
+        chosen = np.repeat([slot in trials for slot in range(self.slots)], len(self.seeds))
+        self.states = self._driver.call("refill", _choose, (0, 0, 0), fresh, self.states, chosen)
+
+    def _columns(self, total_steps: int) -> dict[str, np.ndarray]:
+        """Return the hyperparameters of all lanes."""
+        columns = {name: np.repeat(values, len(self.seeds)) for name, values in self._hyperparams.items()}
+        return dict(with_total_steps(self.agent, columns, total_steps))
+
+    def train(self, iterations: int) -> int:
+        """Train all slots, and return the number of env steps of those that are alive."""
+        before = self.alive.ravel()
+        self.states, metrics, alive = self._driver.iterate(self.states, iterations, before)
+        self.alive = np.array(alive).reshape(self.alive.shape)
+        rows = env_steps(jax.device_get(metrics), iterations * self.agent.steps_per_iteration)
+        return int(rows[before].sum())
+
+    def test(self, slots: Sequence[int], ages: Sequence[int], episodes: int) -> np.ndarray:
+        """Play greedy episodes with the policies of some slots.
+
+        Args:
+          ages: of their trials. Episodes of equal seeds and ages are the same.
+
+        Returns:
+          Mean returns, f64[len(slots), seeds]; NaN for seeds that have diverged.
+        """
+        policies, returns = self._driver.policies(self.states), []
+        size, each = self._tested_slots, len(self.seeds)
+        for begin in range(0, len(slots), size):
+            group = [*slots[begin : begin + size]]
+            padded = group + [group[0]] * (size - len(group))
+            age = [*ages[begin : begin + size], *[ages[begin]] * (size - len(group))]
+            lanes = (np.asarray(padded)[:, None] * each + np.arange(each)).ravel()
+            played = self._play(policies, lanes, np.repeat(np.asarray(age, np.int32), each), episodes)
+            returns.append(played.reshape(size, each)[: len(group)])
+        means = np.concatenate(returns).astype(np.float64)
+        return np.where(self.alive[[*slots]], means, math.nan)
+
+    def _play(self, policies: Any, lanes: np.ndarray, ages: np.ndarray, episodes: int) -> np.ndarray:
+        tester, seeds = self._tester, np.tile(np.asarray(self.seeds, np.uint32), self._tested_slots)
+
+        def play(seed: Array, policy: Policy, age: Array) -> Array:
+            return evaluate_pure(self.agent, policy, evaluation_key(seed, age), episodes).episodic_return.mean()
+
+        placed: Any = tester.place(_take(policies, lanes))
+        return np.asarray(tester.call(("test", episodes), play, (0, 0, 0), seeds, placed, ages))
+
+    def saved(self) -> PyTree:
+        """Return what a checkpoint holds."""
+        return {"states": self.states, "alive": self.alive, "hyperparams": self._hyperparams}
+
+    def restore(self, folder: Path, step: int) -> None:
+        """Continue from a checkpoint."""
+        target = {"states": self._driver.shapes(self._columns(1)), "alive": self.alive, "hyperparams": self._hyperparams}
+        saved, _ = restore(folder, target, step=step)
+        self.states, self.alive = saved["states"], np.array(saved["alive"])
+        self._hyperparams = {name: np.array(values) for name, values in saved["hyperparams"].items()}
+
+
+@jax.jit
+def _take(policies: Any, lanes: np.ndarray) -> Any:
+    return jax.tree.map(lambda x: x[lanes], policies)
+
+
+def _choose(fresh: AgentState, old: AgentState, is_new: Array) -> AgentState:
+    return jax.tree.map(lambda new, kept: jnp.where(is_new, new, kept), fresh, old)

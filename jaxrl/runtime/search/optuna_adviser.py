@@ -1,0 +1,148 @@
+"""Advice from Optuna's samplers, on a study in memory that is made anew from the trials each time.
+
+A sampler's generator is state that no storage of Optuna's keeps. Here it is seeded with the number of the next trial, so that an
+answer depends only on the trials.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from jaxrl.runtime.search.space import Dimension, Space, structure_of
+from jaxrl.runtime.search.trials import Trial, Trials
+
+LEAST_TRIALS = 8
+"""Trials that trained to the end from which importances are estimated."""
+NEEDS = {"cmaes": "cmaes", "gp": "torch"}
+"""Package that a method needs beside Optuna."""
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise ImportError(
+            'this method needs Optuna: pip install "jaxrl[search]". The methods random and sobol need nothing further'
+        ) from None
+    return optuna
+
+
+@contextmanager
+def _quietly(optuna: Any) -> Iterator[None]:
+    """Suppress its notes of each trial, and its warnings of what is experimental."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def importances(space: Space, trials: Trials) -> dict[str, float] | None:
+    """Return the importance of each setting by PED-ANOVA; None without Optuna, or with too few trials that trained to the end."""
+    if find_spec("optuna") is None or len(trials.complete) < LEAST_TRIALS:
+        return None
+    adviser = OptunaAdviser("random", space, 0)
+    with _quietly(adviser._optuna):
+        importance = adviser._optuna.importance
+        evaluator = importance.PedAnovaImportanceEvaluator()
+        return dict(importance.get_param_importances(adviser.study(trials), evaluator=evaluator))
+
+
+class OptunaAdviser:
+    """An adviser whose answers are those of one of Optuna's samplers."""
+
+    def __init__(self, method: str, space: Space, seed: int) -> None:
+        """
+        Raises:
+          ImportError: Optuna, or what its sampler needs, is not installed.
+        """
+        self._optuna, self._method, self._space, self._seed = _optuna(), method, space, seed
+        if (needs := NEEDS.get(method)) is not None:
+            try:
+                __import__(needs)
+            except ImportError:
+                raise ImportError(f'method = "{method}" needs the package {needs}: pip install {needs}') from None
+
+    def ask(self, trials: Trials, count: int, structure: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+        """See ``Adviser``."""
+        settings = list[dict[str, Any]]()
+        with _quietly(self._optuna):
+            study = self.study(trials)
+            for _ in range(count):
+                settings.append(self._ask_one(study, structure))
+                structure = structure_of(self._space, settings[-1])
+        return settings
+
+    def study(self, trials: Trials) -> Any:
+        """Return the trials as a study of Optuna's, in memory."""
+        optuna = self._optuna
+        study = optuna.create_study(
+            storage=optuna.storages.InMemoryStorage(),
+            sampler=self._sampler(len(trials.all)),
+            study_name="jaxrl",
+            direction="maximize",
+        )
+        study.add_trials([self._frozen(trials, trial) for trial in trials.all])
+        return study
+
+    def _sampler(self, number: int) -> Any:
+        samplers, seed = self._optuna.samplers, int(np.random.default_rng([self._seed, number]).integers(2**31))
+        makers: dict[str, Callable[[], Any]] = {
+            "random": lambda: samplers.RandomSampler(seed=seed),
+            "tpe": lambda: samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True, group=False),
+            "cmaes": lambda: samplers.CmaEsSampler(seed=seed),
+            "gp": lambda: samplers.GPSampler(seed=seed),
+            "nsga2": lambda: samplers.NSGAIISampler(seed=seed),
+        }
+        return makers[self._method]()
+
+    def _ask_one(self, study: Any, structure: Mapping[str, Any] | None) -> dict[str, Any]:
+        base = study.sampler
+        if structure:
+            fixed = {d.name: d.choices.index(structure[d.name]) for d in self._space if d.is_structure}
+            study.sampler = self._optuna.samplers.PartialFixedSampler(fixed, base)
+        asked = study.ask({d.name: self._distribution(d) for d in self._space})
+        study.sampler = base
+        return {d.name: self._setting(d, asked.params[d.name]) for d in self._space}
+
+    def _distribution(self, d: Dimension) -> Any:
+        distributions = self._optuna.distributions
+        if d.choices:  # by index: values may be lists or tables
+            return distributions.CategoricalDistribution([*range(len(d.choices))])
+        return distributions.FloatDistribution(*d.line)
+
+    @staticmethod
+    def _setting(d: Dimension, param: Any) -> Any:
+        return d.choices[param] if d.choices else d.from_line(param)
+
+    @staticmethod
+    def _param(d: Dimension, setting: Any) -> Any:
+        return d.choices.index(setting) if d.choices else min(max(d.to_line(setting), d.line[0]), d.line[1])
+
+    def _frozen(self, trials: Trials, trial: Trial) -> Any:
+        """Return a trial as Optuna knows it. One that diverged has no value, and counts as worse than all others."""
+        optuna, score = self._optuna, trials.score(trial)
+        states = optuna.trial.TrialState
+        scores = {age: trials.score(trial, age) for age in trial.tests}
+        value: float | None = None
+        if trial.end == "complete" and not math.isnan(score):
+            state, value = states.COMPLETE, score
+        else:
+            state = states.RUNNING if trial.end is None else states.PRUNED
+        return optuna.trial.create_trial(
+            state=state,
+            value=value,
+            params={d.name: self._param(d, trial.settings[d.name]) for d in self._space},
+            distributions={d.name: self._distribution(d) for d in self._space},
+            intermediate_values={age: each for age, each in scores.items() if not math.isnan(each)},
+        )

@@ -1,0 +1,169 @@
+"""``SearchFile``: what to search, as a file (TOML) or a mapping."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from jaxrl.registry import ALGORITHMS
+from jaxrl.runtime.search.advisers import ADVISERS
+from jaxrl.runtime.search.halving import Rungs
+from jaxrl.runtime.search.settings_file import (
+    check_algorithm,
+    check_structure,
+    checked_setting,
+    grid_names,
+    read_toml,
+    refuse_unknown,
+)
+from jaxrl.runtime.search.space import Space, read_space
+from jaxrl.runtime.search.trials import OBJECTIVES
+from jaxrl.runtime.training_loop.members import check_members
+from jaxrl.settings.aliases import nearest
+from jaxrl.settings.validation import Range, check_count, check_number, check_seeds
+
+AUC_PARTS = 10
+"""Tests of a trial, at least, whose mean is the objective "auc"."""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Table ``[search]`` of a file."""
+
+    method: str = "tpe"
+    """random, sobol, tpe, cmaes, gp or nsga2."""
+    trials: int = 128
+    batch: int = 16
+    """Trials that train at a time, in one program."""
+    rungs: Sequence[float] = (1.0,)
+    """Shares of a training after which trials are tested, and only the best continue. [1.0]: all train to the end."""
+    keep: float = 0.33
+    """Share of the trials at a rung that continue."""
+    objective: str = "final"
+    """final: the return at the end. auc: the mean of the returns during training."""
+    eval_episodes: int = 128
+    """Greedy episodes of each seed at the end of a trial."""
+    rung_episodes: int = 8
+    """Greedy episodes of each seed at an earlier rung."""
+    top: int = 5
+    """Best trials that are trained again, with the default settings beside them; 0: none."""
+    test_seeds: int = 16
+    """Seeds of that comparison, which no trial has used."""
+    seed: int = 0
+    """Seed of the adviser."""
+
+
+@dataclass(frozen=True)
+class SearchFile:
+    """Contents of a search file, checked."""
+
+    algorithm: str
+    env: str
+    total_steps: int
+    seeds: tuple[int, ...]
+    """Of each trial, the same for all."""
+    settings: Mapping[str, Any]
+    """Settings that all trials share."""
+    space: Space
+    search: SearchOptions
+    plain: Mapping[str, Any]
+    """The entries as they were given."""
+
+    @property
+    def rungs(self) -> Rungs:
+        return Rungs.from_shares(self.search.rungs, AUC_PARTS if self.search.objective == "auc" else 1)
+
+    @property
+    def test_seeds(self) -> list[int]:
+        """Return the seeds of the final comparison: those that follow the largest of the trials."""
+        first = max(self.seeds) + 1
+        return list(range(first, first + self.search.test_seeds))
+
+
+ENTRIES = ("algorithm", "env", "total_steps", "seeds", "settings", "space", "search")
+
+
+def read_search(
+    source: str | os.PathLike[str] | Mapping[str, Any], import_rule: Callable[[str], None] = lambda algorithm: None
+) -> SearchFile:
+    """Read and check a search file, or a mapping with the same entries.
+
+    Args:
+      import_rule: called with the name of the algorithm, to register a custom one.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      TypeError, ValueError: an entry is missing, unknown or not allowed.
+    """
+    shown = "the search" if isinstance(source, Mapping) else os.fspath(source)
+    entries = dict(source) if isinstance(source, Mapping) else read_toml(source, "search")
+    refuse_unknown(shown, entries, ENTRIES)
+    check_algorithm(shown, entries, ("algorithm", "env", "total_steps", "space"), import_rule)
+    algorithm = str(entries["algorithm"])
+    settings, structural = entries.get("settings", {}), grid_names(algorithm)
+    refuse_unknown(f"{shown}, [settings]", settings, [*structural[0], *structural[1]])
+    space = read_space(f"{shown}, [space]", algorithm, entries["space"])
+    if in_both := sorted({*settings} & {d.name for d in space}):
+        raise ValueError(f"{shown}: {in_both[0]} is in [settings] and in [space]: keep it in only one of them")
+    try:
+        return SearchFile(
+            algorithm,
+            _checked_env(entries["env"]),
+            check_count("total_steps", entries["total_steps"]),
+            _checked_seeds(entries.get("seeds", 4)),
+            {name: checked_setting(algorithm, name, value) for name, value in settings.items()},
+            space,
+            _read_options(entries.get("search", {})),
+            entries,
+        )
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{shown}: {error}") from error
+
+
+def _checked_env(env: Any) -> str:
+    if not isinstance(env, str):
+        raise TypeError(f'env = {env!r} must be an id, such as "CartPole-v1"')
+    return env
+
+
+def _checked_seeds(seeds: Any) -> tuple[int, ...]:
+    checked = check_seeds(seeds)
+    check_members(checked)
+    return tuple(checked)
+
+
+def _read_options(table: Any) -> SearchOptions:
+    names = [field.name for field in fields(SearchOptions)]
+    if not isinstance(table, Mapping):
+        raise TypeError(f"[search] must be a table with {', '.join(names)}")
+    refuse_unknown("[search]", table, names)
+    options = SearchOptions(**table)
+    for name, value, allowed in (("method", options.method, [*ADVISERS]), ("objective", options.objective, [*OBJECTIVES])):
+        if value not in allowed:
+            raise ValueError(
+                f"{name} = {value!r} must be one of {', '.join(allowed)}.{nearest(str(value), allowed)}".removesuffix(".")
+            )
+    counts = {name: check_count(name, getattr(options, name)) for name in ("trials", "batch", "eval_episodes", "rung_episodes")}
+    counts |= {name: check_count(name, getattr(options, name), at_least=0) for name in ("top", "seed")}
+    counts["test_seeds"] = check_count("test_seeds", options.test_seeds)
+    if not isinstance(options.rungs, Sequence) or isinstance(options.rungs, str):
+        raise TypeError(f"rungs = {options.rungs!r} must be a list of shares, such as [0.1, 0.3, 1.0]")
+    for share in options.rungs:
+        check_number("rungs", share, Range(0, 1, open_low=True))
+    Rungs.from_shares(options.rungs)
+    check_number("keep", options.keep, Range(0, 1, open_low=True))
+    return SearchOptions(**{**vars(options), **counts, "rungs": tuple(map(float, options.rungs))})
+
+
+def check_built(search: SearchFile, structure: Mapping[str, Any]) -> None:
+    """Raise an error that names the structure unless it fits the other settings."""
+    entry = ALGORITHMS[search.algorithm]
+    if entry.family == "dataset":
+        raise ValueError(f"{entry.title} cannot be searched: trials are lanes of agents that learn from rollouts")
+    try:
+        check_structure(search.algorithm, {**search.settings, **structure})
+    except (TypeError, ValueError) as error:
+        named = ", ".join(f"{name} = {value!r}" for name, value in structure.items())
+        raise ValueError(f"trials with {named or 'these settings'} cannot be built: {error}") from error

@@ -1,0 +1,256 @@
+"""``SearchSession``: the loop of a search.
+
+Between two boundaries all slots train for one part of a training. At a boundary trials are tested, stopped or finished, new ones
+begin in their slots, and the events are written.
+
+All decisions depend on the events alone, in the order of slots, so a search that was killed and resumed makes the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.registry import ALGORITHMS
+from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, step_folders
+from jaxrl.runtime.checkpoint.store import save
+from jaxrl.runtime.search.advisers import ADVISERS
+from jaxrl.runtime.search.lanes import Lanes
+from jaxrl.runtime.search.log import TrialLog, up_to
+from jaxrl.runtime.search.progress import SearchProgress
+from jaxrl.runtime.search.search_file import SearchFile, check_built
+from jaxrl.runtime.search.space import all_structures, hyperparams_of, structure_of
+from jaxrl.runtime.search.trials import Event, Trial, Trials, asked, ended, tested
+from jaxrl.runtime.system.warn import warn
+from jaxrl.training import check_pure, num_iterations
+from jaxrl.types import Agent
+
+STATES = "states"
+"""Folder of the checkpoints, which hold the states of the trials that train."""
+CHECKPOINT_EVERY = 60.0
+"""Seconds between two checkpoints, at least."""
+SHARE = 0.03
+"""Largest share of the time that is spent on them."""
+ROUNDS = 3
+"""Rounds in which a structure is chosen, for each structure there is, on average."""
+
+
+def build(search: SearchFile, structure: Mapping[str, Any]) -> Agent:
+    """Build the agent of the trials with a structure."""
+    check_built(search, structure)
+    agent: Agent = ALGORITHMS[search.algorithm].load().make(search.env, **search.settings, **structure)
+    check_pure(agent, "a search")
+    return agent
+
+
+class SearchSession:
+    """A search, from its first or its last boundary to its end."""
+
+    def __init__(
+        self,
+        search: SearchFile,
+        folder: Path | None,
+        progress: SearchProgress,
+        devices: list[jax.Device],
+        stop: Callable[[], bool],
+    ) -> None:
+        """``stop`` is called at each boundary, and ends the loop if it returns True."""
+        self.search, self._folder, self._progress, self._devices, self._stop = search, folder, progress, devices, stop
+        options, structures = search.search, len(all_structures(search.space))
+        batches = max(1, round(options.trials / (options.batch * ROUNDS * structures)))
+        self._most = options.trials if structures == 1 else batches * options.batch
+        """Trials of a round that count."""
+        self._log = None if folder is None else TrialLog(folder)
+        self._adviser = ADVISERS[search.search.method](search.space, search.search.seed)
+        self.trials = Trials(search.rungs, search.search.objective)
+        self._lanes: Lanes | None = None
+        self._structure: dict[str, Any] = {}
+        self._events: list[Event] = []
+        """Events since the last boundary that was written."""
+        self.env_steps, self._compiled = 0, 0.0
+        self._saved, self._saving = time.perf_counter(), 0.0
+
+    # ---------------------------------------------------------------------------------------------------------------- the loop
+
+    def go(self) -> bool:
+        """Search until the end. Return False if ``stop`` ended it earlier."""
+        self._resume()
+        while not self.is_over:
+            if self._stop():
+                self._save()
+                return False
+            if self.trials.boundary < 0:
+                self._begin_boundary()
+            self._train()
+            self._begin_boundary()
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether all trials that were asked for have ended."""
+        return self.trials.boundary >= 0 and not self.trials.running
+
+    def _begin_boundary(self) -> None:
+        """Do what is due at the next boundary, and write its events."""
+        at = self.trials.boundary + 1
+        for trial in self._test(at):
+            self._decide(trial, at)
+        self._end_round(at)
+        self._fill(at)
+        self._apply({"event": "boundary", "at": at, "env_steps": self.env_steps})
+        if self._log is not None:
+            self._log.append(self._events)
+        self._events = []
+        self._save_if_due()
+        self._progress.update(self.trials, self.env_steps, self.compile_seconds)
+
+    def _apply(self, event: Event) -> None:
+        self._events.append(self.trials.apply(event))
+
+    def _train(self) -> None:
+        assert self._lanes is not None
+        self.env_steps += self._lanes.train(self._part_iterations(self._lanes.agent))
+
+    # --------------------------------------------------------------------------------------------------- what a boundary decides
+
+    def _test(self, at: int) -> list[Trial]:
+        """Test the trials that are at a rung, and return them."""
+        rungs, options = self.trials.rungs, self.search.search
+        ages = range(1, rungs.parts + 1) if options.objective == "auc" else rungs.ages
+        due = [trial for trial in self.trials.running if trial.age(at) in ages]
+        for is_last, episodes in ((False, options.rung_episodes), (True, options.eval_episodes)):
+            group = [trial for trial in due if (trial.age(at) == rungs.parts) == is_last]
+            if group:
+                assert self._lanes is not None
+                returns = self._lanes.test([trial.slot for trial in group], [trial.age(at) for trial in group], episodes)
+                for trial, row in zip(group, returns, strict=True):
+                    self._apply(tested(at, trial, self._rows(self._lanes.agent, trial.age(at)), row.tolist()))
+        return due
+
+    def _decide(self, trial: Trial, at: int) -> None:
+        """End a trial that was just tested, or let it continue."""
+        age, rungs = trial.age(at), self.trials.rungs
+        if all(map(math.isnan, trial.tests[age])):
+            self._apply(ended(at, trial, "diverged"))
+        elif age == rungs.parts:
+            self._apply(ended(at, trial, "complete"))
+        elif age in rungs.ages and not self.trials.is_kept(trial, self.search.search.keep):
+            self._apply(ended(at, trial, "stopped"))
+
+    def _end_round(self, at: int) -> None:
+        """Cut the trials that only fill lanes once those that count have ended."""
+        number = self.trials.rounds - 1
+        trials = [trial for trial in self.trials.all if trial.round == number]
+        if all(trial.end for trial in trials[: self._round_size(number)]):
+            for trial in self.trials.running:
+                self._apply(ended(at, trial, "cut"))
+
+    def _fill(self, at: int) -> None:
+        """Begin new trials in free slots, until the last trial that counts has ended."""
+        running = self.trials.running
+        number = self.trials.rounds - bool(running)
+        free = sorted({*range(self.search.search.batch)} - {trial.slot for trial in running})
+        if not free or self._round_size(number) <= 0:
+            return
+        structure = structure_of(self.search.space, running[0].settings) if running else self._to_explore(number)
+        settings = self._adviser.ask(self.trials, len(free), structure)
+        for slot, each in zip(free, settings, strict=True):
+            self._apply(asked(at, len(self.trials.all), number, slot, each))
+        self._refill(at)
+
+    def _to_explore(self, number: int) -> dict[str, Any] | None:
+        """Return the structure of a round, so that each is tried before the adviser chooses; None from then on."""
+        structures = all_structures(self.search.space)
+        rounds = -(-self.search.search.trials // self._most)
+        if number >= min(len(structures), max(1, rounds // 2)):
+            return None
+        return structures[np.random.default_rng(self.search.search.seed).permutation(len(structures))[number]]
+
+    def _round_size(self, number: int) -> int:
+        """Return how many trials of a round, all with one structure, count. Further ones only keep its lanes busy."""
+        return min(self._most, self.search.search.trials - number * self._most)
+
+    # ------------------------------------------------------------------------------------------------------ programs and states
+
+    def _part_iterations(self, agent: Agent) -> int:
+        return -(-num_iterations(agent, self.search.total_steps) // self.trials.rungs.parts)
+
+    def _rows(self, agent: Agent, age: int) -> int:
+        """Return the rows that each seed of a trial has trained at an age."""
+        return (agent.algorithm.warmup_iterations + age * self._part_iterations(agent)) * agent.steps_per_iteration
+
+    def _refill(self, at: int) -> None:
+        """Begin the trials in the program that begin at this boundary."""
+        new = [trial for trial in self.trials.running if trial.begun == at]
+        lanes = self._open(new[0])
+        hyperparams = {trial.slot: hyperparams_of(self.search.space, trial.settings) for trial in new}
+        lanes.refill(hyperparams, self._rows(lanes.agent, self.trials.rungs.parts))
+
+    def _open(self, trial: Trial) -> Lanes:
+        """Return the program for the structure of a trial."""
+        structure = structure_of(self.search.space, trial.settings)
+        if self._lanes is None or structure != self._structure:
+            self._compiled = self.compile_seconds
+            self._lanes, self._structure = None, structure  # frees the memory of the other program first
+            names = [d.hyperparam for d in self.search.space if d.hyperparam is not None]
+            agent = build(self.search, structure)
+            self._lanes = Lanes(agent, self.search.search.batch, self.search.seeds, names, self._devices)
+        return self._lanes
+
+    @property
+    def compile_seconds(self) -> float:
+        return self._compiled + (self._lanes.compile_seconds if self._lanes else 0.0)
+
+    # ------------------------------------------------------------------------------------------------------------------- saving
+
+    def _resume(self) -> None:
+        """Continue from the last checkpoint, or from the log of a search that is over."""
+        if self._folder is None or self._log is None:
+            return
+        events = self._log.read()
+        found = Trials(self.search.rungs, self.search.search.objective, events)
+        if found.boundary < 0 or found.running:
+            events = self._restore(events)
+            self._log.rewrite(events)
+            found = Trials(self.search.rungs, self.search.search.objective, events)
+        self.trials = found
+        self.env_steps = max((event["env_steps"] for event in events if event["event"] == "boundary"), default=0)
+        if events:
+            self._progress.note(f"resumed after {len(found.all)} trials")
+
+    def _restore(self, events: list[Event]) -> list[Event]:
+        """Restore the states of the last checkpoint that is intact, and return the events up to it."""
+        assert self._folder is not None
+        for step, _ in step_folders(self._folder / STATES):
+            kept = up_to(events, step)
+            found = Trials(self.search.rungs, self.search.search.objective, kept)
+            if found.boundary != step or not found.running:  # from before the log was lost
+                continue
+            try:
+                self._open(found.running[0]).restore(self._folder / STATES, step)
+            except CheckpointError as error:
+                warn(f"{error}. The search resumes from an earlier one", CheckpointWarning)
+                continue
+            return kept
+        shutil.rmtree(self._folder / STATES, ignore_errors=True)
+        return []
+
+    def _save_if_due(self) -> None:
+        now = time.perf_counter()
+        if now - self._saved >= max(CHECKPOINT_EVERY, self._saving / SHARE) and self.trials.running:
+            self._save()
+            self._saved, self._saving = time.perf_counter(), time.perf_counter() - now
+
+    def _save(self) -> None:
+        """Write a checkpoint of the current boundary."""
+        if self._folder is not None and self._lanes is not None and self.trials.boundary >= 0:
+            step = self.trials.boundary
+            if step not in [each for each, _ in step_folders(self._folder / STATES)]:
+                save(self._folder / STATES, self._lanes.saved(), step, keep=2)
