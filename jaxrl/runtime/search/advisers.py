@@ -54,7 +54,11 @@ def sobol(space: Space, seed: int) -> Adviser:
     from scipy.stats import qmc
 
     def draw(number: int) -> np.ndarray:
-        return qmc.Sobol(len(space), scramble=True, rng=seed).fast_forward(number).random(1)[0]
+        sequence = qmc.Sobol(len(space), scramble=True, rng=seed)
+        if number:  # SciPy cannot skip 0 points
+            sequence.fast_forward(number)
+        point: np.ndarray = sequence.random(1)[0]
+        return point
 
     return Independent(space, draw)
 

@@ -27,7 +27,7 @@ from jaxrl.runtime.search.log import TrialLog, up_to
 from jaxrl.runtime.search.progress import SearchProgress
 from jaxrl.runtime.search.search_file import SearchFile, check_built
 from jaxrl.runtime.search.space import all_structures, hyperparams_of, structure_of
-from jaxrl.runtime.search.trials import Event, Trial, Trials, asked, ended, tested
+from jaxrl.runtime.search.trials import Event, Trial, Trials, asked_event, ended_event, returns_event
 from jaxrl.runtime.system.warn import warn
 from jaxrl.training import check_pure, num_iterations
 from jaxrl.types import Agent
@@ -94,8 +94,8 @@ class SearchSession:
 
     @property
     def is_over(self) -> bool:
-        """Return whether all trials that were asked for have ended."""
-        return self.trials.boundary >= 0 and not self.trials.running
+        """Return whether all trials that count have ended."""
+        return self.trials.boundary >= 0 and self._is_round_over() and not self.trials.running
 
     def _begin_boundary(self) -> None:
         """Do what is due at the next boundary, and write its events."""
@@ -131,38 +131,43 @@ class SearchSession:
                 assert self._lanes is not None
                 returns = self._lanes.test([trial.slot for trial in group], [trial.age(at) for trial in group], episodes)
                 for trial, row in zip(group, returns, strict=True):
-                    self._apply(tested(at, trial, self._rows(self._lanes.agent, trial.age(at)), row.tolist()))
+                    self._apply(returns_event(at, trial, self._rows(self._lanes.agent, trial.age(at)), row.tolist()))
         return due
 
     def _decide(self, trial: Trial, at: int) -> None:
         """End a trial that was just tested, or let it continue."""
         age, rungs = trial.age(at), self.trials.rungs
         if all(map(math.isnan, trial.tests[age])):
-            self._apply(ended(at, trial, "diverged"))
+            self._apply(ended_event(at, trial, "diverged"))
         elif age == rungs.parts:
-            self._apply(ended(at, trial, "complete"))
+            self._apply(ended_event(at, trial, "complete"))
         elif age in rungs.ages and not self.trials.is_kept(trial, self.search.search.keep):
-            self._apply(ended(at, trial, "stopped"))
+            self._apply(ended_event(at, trial, "stopped"))
 
     def _end_round(self, at: int) -> None:
         """Cut the trials that only fill lanes once those that count have ended."""
-        number = self.trials.rounds - 1
-        trials = [trial for trial in self.trials.all if trial.round == number]
-        if all(trial.end for trial in trials[: self._round_size(number)]):
+        if self._is_round_over():
             for trial in self.trials.running:
-                self._apply(ended(at, trial, "cut"))
+                self._apply(ended_event(at, trial, "cut"))
+
+    def _is_round_over(self) -> bool:
+        """Return whether all trials of the last round that count have ended; True if no round has begun."""
+        if not (number := self.trials.rounds):
+            return True
+        counted = [trial for trial in self.trials.all if trial.round == number - 1][: self._round_size(number - 1)]
+        return len(counted) == self._round_size(number - 1) and all(trial.end for trial in counted)
 
     def _fill(self, at: int) -> None:
         """Begin new trials in free slots, until the last trial that counts has ended."""
-        running = self.trials.running
-        number = self.trials.rounds - bool(running)
-        free = sorted({*range(self.search.search.batch)} - {trial.slot for trial in running})
+        is_new = self._is_round_over()
+        number = self.trials.rounds - (not is_new)
+        free = sorted({*range(self.search.search.batch)} - {trial.slot for trial in self.trials.running})
         if not free or self._round_size(number) <= 0:
             return
-        structure = structure_of(self.search.space, running[0].settings) if running else self._to_explore(number)
+        structure = self._to_explore(number) if is_new else structure_of(self.search.space, self.trials.all[-1].settings)
         settings = self._adviser.ask(self.trials, len(free), structure)
         for slot, each in zip(free, settings, strict=True):
-            self._apply(asked(at, len(self.trials.all), number, slot, each))
+            self._apply(asked_event(at, len(self.trials.all), number, slot, each))
         self._refill(at)
 
     def _to_explore(self, number: int) -> dict[str, Any] | None:

@@ -118,17 +118,17 @@ class Trials:
         return parts / (slots * self.boundary) if self.boundary > 0 else math.nan
 
 
-def asked(at: int, number: int, round_number: int, slot: int, settings: Mapping[str, Any]) -> Event:
+def asked_event(at: int, number: int, round_number: int, slot: int, settings: Mapping[str, Any]) -> Event:
     """Return the event of a trial that begins in a slot."""
     return {"event": "asked", "at": at, "trial": number, "round": round_number, "slot": slot, "settings": dict(settings)}
 
 
-def tested(at: int, trial: Trial, rows: int, returns: Sequence[float]) -> Event:
+def returns_event(at: int, trial: Trial, rows: int, returns: Sequence[float]) -> Event:
     """Return the event of a test. ``rows``: env steps that each seed has trained."""
     plain = [None if math.isnan(x) else float(x) for x in returns]
     return {"event": "tested", "at": at, "trial": trial.number, "age": trial.age(at), "rows": rows, "returns": plain}
 
 
-def ended(at: int, trial: Trial, how: End) -> Event:
+def ended_event(at: int, trial: Trial, how: End) -> Event:
     """Return the event of the end of a trial."""
     return {"event": "ended", "at": at, "trial": trial.number, "how": how}

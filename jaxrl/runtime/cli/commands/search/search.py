@@ -64,7 +64,5 @@ def main(args: Sequence[str]) -> int:
     out = flags.out or Path("runs") / flags.file.stem
     search(flags.file, out=out, trust=flags.trust, quiet=flags.quiet)
     if not flags.quiet:
-        print(
-            f"results in {out}: results.csv, search.png, and best.toml for jaxrl train {read.algorithm} --preset {out}/best.toml"
-        )
+        print(f"results in {out}; train with the best settings: jaxrl train {read.algorithm} --preset {out}/best.toml")
     return 0
