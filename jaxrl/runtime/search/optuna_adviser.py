@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.runtime.search.space import Dimension, Space, structure_of
+from jaxrl.runtime.search.space import Space, structure_of
 from jaxrl.runtime.search.trials import Trial, Trials
+from jaxrl.settings.space import Dimension
 
 LEAST_TRIALS = 8
 """Trials that trained to the end from which importances are estimated."""

@@ -11,9 +11,9 @@ import numpy as np
 from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.plots.style import COLOURS, GRID, INK, LINE, PALE, new_figure, save, set_title
 from jaxrl.runtime.search.search_file import SearchFile
-from jaxrl.runtime.search.space import Dimension
 from jaxrl.runtime.search.sweep import in_a_word
 from jaxrl.runtime.search.trials import Trial, Trials
+from jaxrl.settings.space import Dimension
 
 COLUMNS = 3
 

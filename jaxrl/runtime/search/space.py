@@ -3,57 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.search.settings_file import checked_setting, grid_names, refuse_unknown
-from jaxrl.settings.validation import check_number, check_switches
-
-COMPLEMENT = "complement"
-KEYS = ("low", "high", "log")
-
-
-class Dimension(NamedTuple):
-    """Values that a search tries for a setting."""
-
-    name: str
-    """Setting, in the words of the file."""
-    low: float = 0.0
-    high: float = 1.0
-    log: bool | str = False
-    """True: the logarithm is uniform. "complement": that of 1 − value is."""
-    choices: tuple[Any, ...] = ()
-    """Values of a choice, which has no range."""
-    hyperparam: str | None = None
-    """Hyperparameter that it is. None: it is structure, and each value needs a program."""
-
-    @property
-    def is_structure(self) -> bool:
-        return self.hyperparam is None
-
-    def to_line(self, value: float) -> float:
-        """Return the place of a value on the line on which it is uniform."""
-        return -math.log(1 - value) if self.log == COMPLEMENT else math.log(value) if self.log else value
-
-    def from_line(self, place: float) -> float:
-        """Invert ``to_line``."""
-        value = 1 - math.exp(-place) if self.log == COMPLEMENT else math.exp(place) if self.log else place
-        return min(max(value, self.low), self.high)
-
-    @property
-    def line(self) -> tuple[float, float]:
-        """Ends of the range on that line."""
-        return self.to_line(self.low), self.to_line(self.high)
-
-    def at(self, place: float) -> Any:
-        """Return the value at a place of the unit interval [0, 1)."""
-        if self.choices:
-            return self.choices[int(place * len(self.choices))]
-        begin, end = self.line
-        return self.from_line(begin + place * (end - begin))
-
+from jaxrl.settings.space import Dimension, read_range
+from jaxrl.settings.validation import checked, setting_types
 
 Space = tuple[Dimension, ...]
 
@@ -88,22 +44,8 @@ def _read_dimension(algorithm: str, name: str, values: Any, hyperparam: str | No
         raise ValueError(
             f"{name} is structure, and each of its values needs a program: give a list of values in place of a range"
         )
-    refuse_unknown(name, values, KEYS)
-    if missing := [key for key in ("low", "high") if key not in values]:
-        raise ValueError(f"{name} lacks {' and '.join(missing)}")
-    low, high, log = values["low"], values["high"], values.get("log", False)
-    for key, bound in (("low", low), ("high", high)):
-        check_number(f"{name}.{key}", bound)
-        _check_hyperparam(algorithm, name, hyperparam, bound)
-    if log != COMPLEMENT:
-        check_switches(**{f"{name}.log": log})
-    if not low < high:
-        raise ValueError(f"{name} has low={low:g}, which must be below high={high:g}")
-    if log is True and low <= 0:
-        raise ValueError(f"{name} has low={low:g}, which has no logarithm: give a positive low, or leave out log")
-    if log == COMPLEMENT and high >= 1:
-        raise ValueError(f"{name} has high={high:g}, and 1 − high has no logarithm: give a high below 1")
-    return Dimension(name, float(low), float(high), log, hyperparam=hyperparam)
+    low, high, log = read_range(name, values, lambda value: _check_hyperparam(algorithm, name, hyperparam, value))
+    return Dimension(name, low, high, log, hyperparam=hyperparam)
 
 
 def _read_choices(algorithm: str, name: str, values: Sequence[Any], hyperparam: str | None) -> Dimension:
@@ -119,8 +61,6 @@ def _read_choices(algorithm: str, name: str, values: Sequence[Any], hyperparam: 
 
 
 def _check_hyperparam(algorithm: str, name: str, hyperparam: str, value: Any) -> None:
-    from jaxrl.settings.validation import checked, setting_types
-
     checked(name, value, setting_types(ALGORITHMS[algorithm].load().hyperparams)[hyperparam])
 
 

@@ -16,8 +16,9 @@ from jaxrl.runtime.search.advisers import ADVISERS
 from jaxrl.runtime.search.halving import LEAST_RESULTS, Rungs, continues
 from jaxrl.runtime.search.log import TRIALS, TrialLog, up_to
 from jaxrl.runtime.search.search_file import read_search
-from jaxrl.runtime.search.space import Dimension, all_structures, read_space, structure_of
+from jaxrl.runtime.search.space import all_structures, read_space, structure_of
 from jaxrl.runtime.search.trials import Trials, asked_event, ended_event, returns_event
+from jaxrl.settings.space import Dimension
 
 SPACE = read_space(
     "space",
