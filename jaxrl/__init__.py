@@ -137,7 +137,7 @@ __all__ = [
 __all__ += [entry.builder for entry in ALGORITHMS.values()]
 
 
-_ROOMS = ("envs", "evolution", "metrics", "models", "options", "parallel", "remote", "replay", "returns", "types")
+_ROOMS = ("envs", "evolution", "metrics", "models", "options", "parallel", "pbt", "remote", "replay", "returns", "types")
 """Modules available as attributes after ``import jaxrl``, as in ``jaxrl.parallel.initialize()``."""
 
 DOORS["jaxrl.parallel.initialize"] = "jaxrl.runtime.distributed.start"

@@ -22,6 +22,9 @@ from jaxrl.settings.loadable import KINDS, Kind
 from jaxrl.settings.options import described_option, held_by_options, option_fields
 from jaxrl.types import Agent, Env, HostEnv, Model
 
+OTHER_BUILDERS = ("jaxrl.pbt.make:make_from_spec", "jaxrl.pbt.schedule:replay_from_spec")
+"""Builders beside those of the registry. They take the spec of an agent as JSON, and build it without further trust."""
+
 
 def describe(part: Any, role: str = "part") -> Any:
     """Return ``part`` as plain data (JSON): itself, or a mapping with ``import``, ``partial``, ``model`` or ``unimportable``.
@@ -214,7 +217,7 @@ def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _builder(data: Any, trust: Sequence[str]) -> Any:
     """Import the builder: one of the registry, or a trusted custom one."""
     path = data.get("import") if isinstance(data, Mapping) else None
-    if isinstance(path, str) and path in {f"{entry.module}:{entry.builder}" for entry in ALGORITHMS.values()}:
+    if isinstance(path, str) and path in {*OTHER_BUILDERS, *(f"{entry.module}:{entry.builder}" for entry in ALGORITHMS.values())}:
         return import_object(path)
     if path is None:
         raise ValueError(f"builder must be {{'import': 'module:function'}}, not {brief(data)}")
