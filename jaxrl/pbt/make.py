@@ -15,6 +15,9 @@ from jaxrl.settings.validation import Range, check_count, check_hyperparam, chec
 from jaxrl.training import check_pure
 from jaxrl.types import Agent
 
+POPULATION = "jaxrl.pbt.make:make_population"
+"""Builder in the spec of a population."""
+
 
 def make(
     agent: Agent,
@@ -71,7 +74,7 @@ def _bound(
     if agent.spec:
         settings: dict[str, Any] = {"agent": json.dumps(agent.spec), "space": {name: dict(x) for name, x in space.items()}}
         settings |= {"members": members, "ready": ready, "quantile": quantile, "generations": generations}
-        described = spec_of("jaxrl.pbt.make:make_from_spec", agent, settings)
+        described = spec_of(POPULATION, agent, settings)
     algorithm = agent.algorithm._replace(
         init=lambda key, hyperparams: population.init_learner(key, hyperparams, generations),
         policy=population.policy,
@@ -90,7 +93,7 @@ def _bound(
     )
 
 
-def make_from_spec(*, env: Any, agent: str, axis_name: str | None = None, num_envs: int | None = None, **settings: Any) -> Agent:
+def make_population(*, env: Any, agent: str, axis_name: str | None = None, num_envs: int | None = None, **settings: Any) -> Agent:
     """Rebuild a population from its spec, to train, or to play with any environment.
 
     Args:

@@ -73,9 +73,9 @@ def replay(agent: Agent, schedule: Schedule) -> Agent:
         return agent.step(state._replace(learner=learner))
 
     settings = {"agent": json.dumps(agent.spec), "every": schedule.every, "values": schedule.values}
-    return agent._replace(step=step, spec=spec_of("jaxrl.pbt.schedule:replay_from_spec", agent, settings) if agent.spec else {})
+    return agent._replace(step=step, spec=spec_of("jaxrl.pbt.schedule:make_replay", agent, settings) if agent.spec else {})
 
 
-def replay_from_spec(*, env: Any, agent: str, every: int, values: Mapping[str, Any]) -> Agent:
+def make_replay(*, env: Any, agent: str, every: int, values: Mapping[str, Any]) -> Agent:
     """Rebuild the agent of ``replay`` from its spec; ``agent`` is the spec of the agent, as JSON."""
     return replay(build(json.loads(agent), env=env), Schedule(every, dict(values)))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import html
 import importlib.util
 import inspect
@@ -46,6 +47,7 @@ from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.logs.records import FIRST_COLUMNS, OF_EVALUATIONS
 from jaxrl.runtime.logs.trackers import RENAMED
 from jaxrl.runtime.samplers.diagnostics import LOGGED, OF_WORKERS
+from jaxrl.runtime.search.search_file import SearchOptions, read_search
 from jaxrl.runtime.search.sweep import expand, read_sweep
 from jaxrl.settings.aliases import translate_alias
 from jaxrl.settings.options import dotted_names, option_fields
@@ -205,6 +207,21 @@ def test_the_sweep_files_are_some(tmp_path: Path) -> None:
     assert [len(job.members) for job in expand(read_sweep(path))] == [3, 3]
     path.write_text(block.partition("[grid]")[0] + other_grid)
     assert [job.name for job in expand(read_sweep(path))] == ["model=default", "model=core=gru,core_size=32"]
+
+
+def test_the_search_file_is_one(tmp_path: Path) -> None:
+    (block,) = blocks("howto/search.md", "toml")
+    path = tmp_path / "search.toml"
+    path.write_text(block)
+    found = read_search(path)
+    assert found.search.rungs == (0.1, 0.3, 1.0) and [d.name for d in found.space if d.is_structure] == ["num_envs"]
+    rows = re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", PAGES["howto/search.md"], re.MULTILINE)[1:]
+    shown = dict(
+        zip(re.findall(r"`(\w+)`", "".join(name for name, _ in rows)), ", ".join(x for _, x in rows).split(", "), strict=True)
+    )
+    for field in dataclasses.fields(SearchOptions):
+        default = [1.0] if field.name == "rungs" else field.default
+        assert str(default) == shown[field.name].strip("` ")
 
 
 # ------------------------------------------------------------------------------------------------------------------- generated
@@ -371,7 +388,7 @@ def test_the_page_of_an_algorithm_has_what_it_logs(algorithm: str) -> None:
 
 
 def test_the_page_of_log_keys_has_all_and_no_other() -> None:
-    page, keys = PAGES["log-keys.md"], OF_A_RUN.union(*map(logged_by, ALGORITHMS))
+    page, keys = PAGES["log-keys.md"], OF_A_RUN.union(*map(logged_by, ALGORITHMS)) | {"pbt/NAME", "pbt/alive"}
     assert keys_in(page) == keys and all(f"`{tag}`" in page for tag in RENAMED.values())
     assert {ours.strip("`") for ours, *_ in table("Log keys")} <= keys  # of the table of names
 

@@ -56,8 +56,12 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
     "es_product/product": ({"folder": "w", "hours": 3}, r"version 3: \[-?\d\.\d+, .*\]"),
     "pmap": ({"iterations": 3}, r"2 devices, 3 iterations, return \d+\.\d"),
     "population_based_training": (
-        {"members": 4, "total_steps": 4096, "chunk_iterations": 2},
-        r"learning_rate: from \[.*\] to \[.*\]\nent_coef: .*\ntraining return",
+        {"members": 4, "total_steps": 12_288, "seeds": 2},
+        r"learning_rate: from \[.*\] to \[.*\]\ntraining return of the .*\nschedule of the best: 2 gen.*\n(.*\n)*return of its",
+    ),
+    "hyperparameter_search": (
+        {"total_steps": 2048, "trials": 8},
+        r"best settings: \{'learning_rate': .*\n(no )?better than the defaults",
     ),
 }
 

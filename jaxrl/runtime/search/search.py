@@ -14,9 +14,9 @@ import jax
 from jaxrl.builder.spec import check_env_id
 from jaxrl.runtime.logs.live_status import live_status
 from jaxrl.runtime.logs.run_folder import LOCK, contents, first_difference, plain
-from jaxrl.runtime.search.comparison import Comparison, compare
 from jaxrl.runtime.search.progress import SearchProgress
-from jaxrl.runtime.search.report import write_report
+from jaxrl.runtime.search.results.comparison import Comparison, compare
+from jaxrl.runtime.search.results.report import write_report
 from jaxrl.runtime.search.search_file import SearchFile, check_built, read_search
 from jaxrl.runtime.search.session import SearchSession, build
 from jaxrl.runtime.search.space import all_structures

@@ -11,6 +11,7 @@ import jax
 from jaxrl import agent as agents
 from jaxrl.builder.spec import modules_outside, unimportable_parts
 from jaxrl.parallel import DATA, check_devices, on_axis
+from jaxrl.pbt.make import POPULATION
 from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.system.devices import DeviceLayout, seed_devices
 from jaxrl.runtime.trainers.fused import FusedDriver
@@ -67,12 +68,14 @@ def _divides(agent: Agent, num_devices: int) -> bool:
 
 
 def learns_alike(agent: Agent) -> bool:
-    """Return whether several devices learn the same as one. True for jaxrl's algorithms without replay, and without custom
-    losses and bonuses.
+    """Return whether several devices learn the same as one. True for populations, whose members are independent, and for jaxrl's
+    algorithms without replay, and without custom losses and bonuses.
 
     Replay algorithms draw a different batch on each device. A custom function that computes a mean or a maximum would see only a
     device's share.
     """
+    if agent.spec.get("builder") == {"import": POPULATION}:
+        return True
     entries = [x for x in ALGORITHMS.values() if x.family not in ("replay", "planning")]
     without_replay = [{"import": f"{x.module}:{x.builder}"} for x in entries]
     parts = agent.spec.get("parts", {})

@@ -19,11 +19,11 @@ import jaxrl
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.preset_file import named_preset
 from jaxrl.runtime.search import session as session_module
-from jaxrl.runtime.search.comparison import Compared, Comparison, Interval
 from jaxrl.runtime.search.lanes import Lanes
 from jaxrl.runtime.search.log import TRIALS, TrialLog
 from jaxrl.runtime.search.progress import SearchProgress
-from jaxrl.runtime.search.report import BEST, PICTURE, RESULTS, in_toml
+from jaxrl.runtime.search.results.comparison import Compared, Comparison, Interval
+from jaxrl.runtime.search.results.report import BEST, PICTURE, RESULTS, in_toml
 from jaxrl.runtime.search.search import MANIFEST, search
 from jaxrl.runtime.search.search_file import SearchFile, read_search
 from jaxrl.runtime.search.session import STATES, SearchSession

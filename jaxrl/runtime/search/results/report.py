@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl.runtime.search.comparison import Comparison
-from jaxrl.runtime.search.pictures import draw
+from jaxrl.runtime.search.results.comparison import Comparison
+from jaxrl.runtime.search.results.pictures import draw
 from jaxrl.runtime.search.search_file import SearchFile
 from jaxrl.runtime.search.sweep import in_a_word
 from jaxrl.runtime.search.trials import Trial, Trials

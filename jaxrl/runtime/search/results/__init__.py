@@ -1,0 +1,1 @@
+"""Results of a search: the comparison with the default settings, files and pictures."""
