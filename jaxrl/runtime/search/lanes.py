@@ -15,12 +15,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.agent import with_total_steps
+from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.checkpoint.restore import restore
+from jaxrl.runtime.checkpoint.store import save
 from jaxrl.runtime.logs.records import env_steps
+from jaxrl.runtime.search.search_file import SearchFile, check_built
 from jaxrl.runtime.system.devices import shard_count
 from jaxrl.runtime.trainers.fused import FusedDriver
-from jaxrl.training import evaluate_pure, evaluation_key
+from jaxrl.training import check_pure, evaluate_pure, evaluation_key
 from jaxrl.types import Agent, AgentState, Array, Policy, PyTree
+
+
+def build(search: SearchFile, structure: Mapping[str, Any]) -> Agent:
+    """Build the agent of the trials with a structure."""
+    check_built(search, structure)
+    agent: Agent = ALGORITHMS[search.algorithm].load().make(search.env, **search.settings, **structure)
+    check_pure(agent, "a search")
+    return agent
+
+
+def states_folder(folder: Path, job: int = 0, jobs: int = 1) -> Path:
+    """Return the folder of the checkpoints of a process that holds a part of the slots."""
+    return folder / f"{job}-of-{jobs}"
 
 
 class Lanes:
@@ -42,6 +58,12 @@ class Lanes:
         self.alive = np.zeros((slots, len(self.seeds)), bool)
         """bool[slots, seeds]: False for seeds that have diverged, and in slots that were never filled."""
         self.states: PyTree = None
+
+    @classmethod
+    def of(cls, search: SearchFile, structure: Mapping[str, Any], slots: int) -> Lanes:
+        """Return slots for the trials of a search that have a structure."""
+        names = [d.hyperparam for d in search.space if d.hyperparam is not None]
+        return cls(build(search, structure), slots, search.seeds, names, jax.local_devices())
 
     def _open(self, slots: int, devices: Sequence[jax.Device]) -> FusedDriver:
         lanes = np.tile(np.asarray(self.seeds), slots).tolist()
@@ -88,6 +110,10 @@ class Lanes:
         rows = env_steps(jax.device_get(metrics), iterations * self.agent.steps_per_iteration)
         return int(rows[before].sum())
 
+    def close(self) -> None:
+        """Free the states."""
+        self.states = None
+
     def test(self, slots: Sequence[int], ages: Sequence[int], episodes: int) -> np.ndarray:
         """Play greedy episodes with the policies of some slots.
 
@@ -120,14 +146,19 @@ class Lanes:
         mean: np.ndarray = played.mean(-1, dtype=np.float64)  # here: a program for fewer lanes may add in another order
         return mean
 
-    def saved(self) -> PyTree:
-        """Return what a checkpoint holds."""
-        return {"states": self.states, "alive": self.alive, "hyperparams": self._hyperparams}
+    def save(self, folder: Path, step: int, job: int = 0, jobs: int = 1) -> None:
+        """Write a checkpoint of all slots, those of one of several processes."""
+        save(
+            states_folder(folder, job, jobs),
+            {"states": self.states, "alive": self.alive, "hyperparams": self._hyperparams},
+            step,
+            keep=2,
+        )
 
-    def restore(self, folder: Path, step: int) -> None:
+    def restore(self, folder: Path, step: int, job: int = 0, jobs: int = 1) -> None:
         """Continue from a checkpoint."""
         target = {"states": self._driver.shapes(self._columns(1)), "alive": self.alive, "hyperparams": self._hyperparams}
-        saved, _ = restore(folder, target, step=step)
+        saved, _ = restore(states_folder(folder, job, jobs), target, step=step)
         self.states, self.alive = saved["states"], np.array(saved["alive"])
         self._hyperparams = {name: np.array(values) for name, values in saved["hyperparams"].items()}
 

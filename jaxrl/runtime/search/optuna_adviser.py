@@ -15,10 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.envs.host import one_line
 from jaxrl.runtime.search.space import Space, structure_of
 from jaxrl.runtime.search.trials import Trial, Trials
+from jaxrl.runtime.system.warn import warn
 from jaxrl.settings.space import Dimension
 
+TRIAL = "trial"
+"""Attribute of a copied trial: its number."""
 LEAST_TRIALS = 8
 """Trials that trained to the end from which importances are estimated."""
 NEEDS = {"cmaes": "cmaes", "gp": "torch"}
@@ -59,6 +63,47 @@ def importances(space: Space, trials: Trials) -> dict[str, float] | None:
         return dict(importance.get_param_importances(adviser.study(trials), evaluator=evaluator))
 
 
+class Mirror:
+    """Copy of the trials that have ended in a storage of Optuna's, for its dashboard. The search reads nothing from it."""
+
+    def __init__(self, storage: str, name: str, space: Space) -> None:
+        """
+        Args:
+          storage: a file that ends in ``.log``, for Optuna's journal, or the address of a database.
+          name: name of the study.
+
+        Raises:
+          ImportError: Optuna is not installed.
+          ValueError: the storage cannot be opened.
+        """
+        optuna, self._adviser = _optuna(), OptunaAdviser("random", space, 0)
+        self._optuna = optuna
+        with _quietly(optuna):
+            try:
+                place: Any = storage
+                if storage.endswith(".log"):
+                    journal = optuna.storages.journal
+                    place = optuna.storages.JournalStorage(journal.JournalFileBackend(storage))
+                self._study = optuna.create_study(storage=place, study_name=name, direction="maximize", load_if_exists=True)
+                self._known = {trial.user_attrs.get(TRIAL) for trial in self._study.get_trials(deepcopy=False)}
+            except Exception as error:  # of any database's driver
+                raise ValueError(f"storage={storage!r} cannot be opened: {one_line(error)}") from error
+
+    def update(self, trials: Trials) -> None:
+        """Add the trials that have ended since. Errors are reported once, and end the copying."""
+        new = [trial for trial in trials.all if trial.end is not None and trial.number not in self._known]
+        if not new or self._study is None:
+            return
+        with _quietly(self._optuna):
+            try:
+                for trial in new:
+                    self._study.add_trial(self._adviser.frozen(trials, trial, {TRIAL: trial.number, "end": trial.end}))
+                    self._known.add(trial.number)
+            except Exception as error:  # of any database's driver
+                self._study = None
+                warn(f"the trials are no longer copied to Optuna's storage: {one_line(error)}")
+
+
 class OptunaAdviser:
     """An adviser whose answers are those of one of Optuna's samplers."""
 
@@ -93,7 +138,7 @@ class OptunaAdviser:
             study_name="jaxrl",
             direction="maximize",
         )
-        study.add_trials([self._frozen(trials, trial) for trial in trials.all])
+        study.add_trials([self.frozen(trials, trial) for trial in trials.all])
         return study
 
     def _sampler(self, number: int) -> Any:
@@ -130,7 +175,7 @@ class OptunaAdviser:
     def _param(d: Dimension, setting: Any) -> Any:
         return d.choices.index(setting) if d.choices else min(max(d.to_line(setting), d.line[0]), d.line[1])
 
-    def _frozen(self, trials: Trials, trial: Trial) -> Any:
+    def frozen(self, trials: Trials, trial: Trial, attributes: Mapping[str, Any] | None = None) -> Any:
         """Return a trial as Optuna knows it. One that diverged has no value, and counts as worse than all others."""
         optuna, score = self._optuna, trials.score(trial)
         states = optuna.trial.TrialState
@@ -145,5 +190,6 @@ class OptunaAdviser:
             value=value,
             params={d.name: self._param(d, trial.settings[d.name]) for d in self._space},
             distributions={d.name: self._distribution(d) for d in self._space},
+            user_attrs=dict(attributes or {}),
             intermediate_values={age: each for age, each in scores.items() if not math.isnan(each)},
         )

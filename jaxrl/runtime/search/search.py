@@ -5,27 +5,29 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import jax
 
 from jaxrl.builder.spec import check_env_id
 from jaxrl.runtime.logs.live_status import live_status
 from jaxrl.runtime.logs.run_folder import LOCK, contents, first_difference, plain
+from jaxrl.runtime.search.lanes import build
+from jaxrl.runtime.search.optuna_adviser import Mirror
 from jaxrl.runtime.search.progress import SearchProgress
+from jaxrl.runtime.search.remote_lanes import Jobs, RemoteLanes
 from jaxrl.runtime.search.results.comparison import Comparison, compare
 from jaxrl.runtime.search.results.report import write_report
 from jaxrl.runtime.search.search_file import SearchFile, check_built, read_search
-from jaxrl.runtime.search.session import SearchSession, build
+from jaxrl.runtime.search.session import SearchSession
 from jaxrl.runtime.search.space import all_structures
 from jaxrl.runtime.search.trials import Trials
 from jaxrl.runtime.system.devices import enable_compilation_cache, request_devices_for
 from jaxrl.runtime.system.disk import lock_file, parse_json, read_regular, savable, write_atomically
 from jaxrl.runtime.training_loop.signals import Interrupt, Interrupted, end_in_a_line, handled
 
-MANIFEST = "search.json"
+MANIFEST, LOGS = "search.json", "logs"
 
 
 class SearchResult(NamedTuple):
@@ -44,6 +46,12 @@ def search(
     source: str | os.PathLike[str] | Mapping[str, Any],
     *,
     out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    engine: str = "local",
+    cpus: int = 1,
+    gpus: float = 0.0,
+    insecure: bool = False,
+    storage: str | None = None,
     trust: str | Iterable[str] = (),
     quiet: bool = False,
 ) -> SearchResult:
@@ -63,6 +71,14 @@ def search(
       source: a file (TOML), or a mapping with the same entries: ``algorithm, env, total_steps, space``, and optionally ``seeds``
         (default: 4), ``settings`` and ``search``; see ``jaxrl.runtime.search.search_file.SearchOptions``.
       out: folder for ``trials.jsonl``, ``results.csv``, ``best.toml`` and pictures; None keeps nothing.
+      jobs: number of processes that share the slots evenly; None: all are in this process, which uses all devices. A search
+        whose process is lost resumes from its last checkpoint, up to three times.
+      engine: where these processes are: "local", or "ray", a cluster of Ray. All machines must share ``out``.
+      cpus: cores of each process.
+      gpus: GPUs of each process.
+      insecure: join a cluster that asks for no token, where anyone who reaches it can run programs.
+      storage: a file that ends in ``.log``, or the address of a database, in which a study of Optuna's gets a copy of each trial
+        that has ended, for its dashboard.
       trust: packages of the file's environment ('module:function'), whose code may run.
       quiet: show nothing.
 
@@ -70,24 +86,38 @@ def search(
       TypeError, ValueError: an entry is not allowed, the environment is not pure, or all trials diverged.
       FileExistsError: ``out`` holds something else, or another search is running there.
       ImportError: the method needs a package that is not installed.
+      NotEnough: the machine or the cluster has too few CPUs or GPUs for the processes.
       Interrupted: Ctrl-C, SIGTERM or SIGHUP. The states are saved, and the same call resumes the search.
     """
     read = read_search(source)
     check_env_id(read.env, [trust] if isinstance(trust, str) else [*trust])
     request_devices_for([read.env])
     enable_compilation_cache()
+    shared = None if jobs is None else Jobs(jobs, engine, cpus, gpus, insecure).check(read)
+    if shared is None and (engine, cpus, gpus, insecure) != ("local", 1, 0.0, False):
+        raise ValueError("engine, cpus, gpus and insecure are for a number of jobs: without one, all trials are in this process")
+    if shared is not None and out is None:
+        raise ValueError("jobs need a folder that they share: give out")
     with _opened(out, read) as folder:
-        return _search(read, folder, quiet=quiet)
+        mirror = None if storage is None else Mirror(storage, "jaxrl" if folder is None else folder.name, read.space)
+        return _search(read, folder, shared, mirror, quiet=quiet)
 
 
-def _search(read: SearchFile, folder: Path | None, *, quiet: bool) -> SearchResult:
+def _search(read: SearchFile, folder: Path | None, jobs: Jobs | None, mirror: Mirror | None, *, quiet: bool) -> SearchResult:
     for structure in all_structures(read.space):  # errors come before any output
         check_built(read, structure)
     build(read, structure)
     options, interrupt = read.search, Interrupt()
     title = f"{options.method} search of {read.algorithm} on {read.env}: {options.trials} trials × {len(read.seeds)} seeds"
-    with closing(SearchProgress(title, options.trials, quiet=quiet)) as progress, handled(interrupt.handle):
-        session = SearchSession(read, folder, progress, jax.local_devices(), lambda: bool(interrupt.requested))
+    with ExitStack() as resources:
+        progress = resources.enter_context(closing(SearchProgress(title, options.trials, quiet=quiet)))
+        resources.enter_context(handled(interrupt.handle))
+        place: dict[str, Any] = {} if mirror is None else {"mirror": mirror.update}
+        if jobs is not None and folder is not None:
+            cluster = resources.enter_context(jobs.open(folder / LOGS, progress.note))
+            place |= {"open_lanes": partial(RemoteLanes, cluster, jobs), "jobs": jobs.number}
+        session = SearchSession(read, folder, progress, lambda: bool(interrupt.requested), **place)
+        resources.callback(session.close)
         is_over = session.go()
         if not is_over:
             end_in_a_line()

@@ -15,21 +15,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, step_folders
-from jaxrl.runtime.checkpoint.store import save
+from jaxrl.runtime.remote.errors import RemoteError, WorkerLost
 from jaxrl.runtime.search.advisers import ADVISERS
-from jaxrl.runtime.search.lanes import Lanes
+from jaxrl.runtime.search.lanes import Lanes, states_folder
 from jaxrl.runtime.search.log import TrialLog, up_to
 from jaxrl.runtime.search.progress import SearchProgress
-from jaxrl.runtime.search.search_file import SearchFile, check_built
+from jaxrl.runtime.search.search_file import SearchFile
 from jaxrl.runtime.search.space import all_structures, hyperparams_of, structure_of
 from jaxrl.runtime.search.trials import Event, Trial, Trials, asked_event, ended_event, returns_event
 from jaxrl.runtime.system.warn import warn
-from jaxrl.training import check_pure, num_iterations
+from jaxrl.training import num_iterations
 from jaxrl.types import Agent
 
 STATES = "states"
@@ -42,12 +40,15 @@ ROUNDS = 3
 """Rounds in which a structure is chosen, for each structure there is, on average."""
 
 
-def build(search: SearchFile, structure: Mapping[str, Any]) -> Agent:
-    """Build the agent of the trials with a structure."""
-    check_built(search, structure)
-    agent: Agent = ALGORITHMS[search.algorithm].load().make(search.env, **search.settings, **structure)
-    check_pure(agent, "a search")
-    return agent
+LOSSES = 3
+"""Most times that a search resumes from its checkpoint because a process was lost."""
+
+OpenLanes = Callable[[SearchFile, Mapping[str, Any]], Any]
+
+
+def open_here(search: SearchFile, structure: Mapping[str, Any]) -> Lanes:
+    """Open the program of a structure in this process."""
+    return Lanes.of(search, structure, search.search.batch)
 
 
 class SearchSession:
@@ -58,11 +59,20 @@ class SearchSession:
         search: SearchFile,
         folder: Path | None,
         progress: SearchProgress,
-        devices: list[jax.Device],
         stop: Callable[[], bool],
+        open_lanes: OpenLanes = open_here,
+        jobs: int = 1,
+        mirror: Callable[[Trials], object] = lambda trials: None,
     ) -> None:
-        """``stop`` is called at each boundary, and ends the loop if it returns True."""
-        self.search, self._folder, self._progress, self._devices, self._stop = search, folder, progress, devices, stop
+        """
+        Args:
+          stop: called at each boundary; ends the loop if it returns True.
+          open_lanes: makes the program for the trials with a structure.
+          jobs: number of processes that hold its slots.
+          mirror: called at each boundary, to copy the trials elsewhere.
+        """
+        self.search, self._folder, self._progress, self._stop = search, folder, progress, stop
+        self._open_lanes, self._jobs, self._mirror, self._losses = open_lanes, jobs, mirror, 0
         options, structures = search.search, len(all_structures(search.space))
         batches = max(1, round(options.trials / (options.batch * ROUNDS * structures)))
         self._most = options.trials if structures == 1 else batches * options.batch
@@ -70,7 +80,7 @@ class SearchSession:
         self._log = None if folder is None else TrialLog(folder)
         self._adviser = ADVISERS[search.search.method](search.space, search.search.seed)
         self.trials = Trials(search.rungs, search.search.objective)
-        self._lanes: Lanes | None = None
+        self._lanes: Any = None
         self._structure: dict[str, Any] = {}
         self._events: list[Event] = []
         """Events since the last boundary that was written."""
@@ -81,6 +91,17 @@ class SearchSession:
 
     def go(self) -> bool:
         """Search until the end. Return False if ``stop`` ended it earlier."""
+        while True:
+            try:
+                return self._go()
+            except WorkerLost as error:
+                self._losses += 1
+                if self._losses > LOSSES or self._folder is None:
+                    raise
+                self._progress.note(f"{error}; the search resumes from its last checkpoint ({self._losses} of {LOSSES})")
+                self.close()
+
+    def _go(self) -> bool:
         self._resume()
         while not self.is_over:
             if self._stop():
@@ -91,6 +112,12 @@ class SearchSession:
             self._train()
             self._begin_boundary()
         return True
+
+    def close(self) -> None:
+        """End the program and its processes."""
+        if self._lanes is not None:
+            self._lanes.close()
+            self._lanes = None
 
     @property
     def is_over(self) -> bool:
@@ -108,6 +135,7 @@ class SearchSession:
         if self._log is not None:
             self._log.append(self._events)
         self._events = []
+        self._mirror(self.trials)
         self._save_if_due()
         self._progress.update(self.trials, self.env_steps, self.compile_seconds)
 
@@ -198,15 +226,13 @@ class SearchSession:
         hyperparams = {trial.slot: hyperparams_of(self.search.space, trial.settings) for trial in new}
         lanes.refill(hyperparams, self._rows(lanes.agent, self.trials.rungs.parts))
 
-    def _open(self, trial: Trial) -> Lanes:
+    def _open(self, trial: Trial) -> Any:
         """Return the program for the structure of a trial."""
         structure = structure_of(self.search.space, trial.settings)
         if self._lanes is None or structure != self._structure:
             self._compiled = self.compile_seconds
-            self._lanes, self._structure = None, structure  # frees the memory of the other program first
-            names = [d.hyperparam for d in self.search.space if d.hyperparam is not None]
-            agent = build(self.search, structure)
-            self._lanes = Lanes(agent, self.search.search.batch, self.search.seeds, names, self._devices)
+            self.close()  # frees the memory of the other program first
+            self._lanes, self._structure = self._open_lanes(self.search, structure), structure
         return self._lanes
 
     @property
@@ -217,6 +243,7 @@ class SearchSession:
 
     def _resume(self) -> None:
         """Continue from the last checkpoint, or from the log of a search that is over."""
+        self._events = []
         if self._folder is None or self._log is None:
             return
         events = self._log.read()
@@ -233,19 +260,32 @@ class SearchSession:
     def _restore(self, events: list[Event]) -> list[Event]:
         """Restore the states of the last checkpoint that is intact, and return the events up to it."""
         assert self._folder is not None
-        for step, _ in step_folders(self._folder / STATES):
+        for step in self._saved_steps():
             kept = up_to(events, step)
             found = Trials(self.search.rungs, self.search.search.objective, kept)
             if found.boundary != step or not found.running:  # from before the log was lost
                 continue
             try:
                 self._open(found.running[0]).restore(self._folder / STATES, step)
-            except CheckpointError as error:
+            except (CheckpointError, RemoteError) as error:
                 warn(f"{error}. The search resumes from an earlier one", CheckpointWarning)
                 continue
+            for folder in self._state_folders():  # of a checkpoint that only some processes wrote
+                for newer, path in step_folders(folder):
+                    if newer > step:
+                        shutil.rmtree(path)
             return kept
         shutil.rmtree(self._folder / STATES, ignore_errors=True)
         return []
+
+    def _saved_steps(self) -> list[int]:
+        """Return the boundaries at which all processes wrote a checkpoint, the last one first."""
+        written = [{step for step, _ in step_folders(folder)} for folder in self._state_folders()]
+        return sorted(set.intersection(*written), reverse=True)
+
+    def _state_folders(self) -> list[Path]:
+        assert self._folder is not None
+        return [states_folder(self._folder / STATES, job, self._jobs) for job in range(self._jobs)]
 
     def _save_if_due(self) -> None:
         now = time.perf_counter()
@@ -257,5 +297,5 @@ class SearchSession:
         """Write a checkpoint of the current boundary."""
         if self._folder is not None and self._lanes is not None and self.trials.boundary >= 0:
             step = self.trials.boundary
-            if step not in [each for each, _ in step_folders(self._folder / STATES)]:
-                save(self._folder / STATES, self._lanes.saved(), step, keep=2)
+            if step not in self._saved_steps():
+                self._lanes.save(self._folder / STATES, step)

@@ -6,7 +6,10 @@ import csv
 import itertools
 import json
 import math
+import os
+import signal
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,10 @@ import pytest
 import jaxrl
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.preset_file import named_preset
-from jaxrl.runtime.search import session as session_module
-from jaxrl.runtime.search.lanes import Lanes
+from jaxrl.runtime.search.lanes import Lanes, build
 from jaxrl.runtime.search.log import TRIALS, TrialLog
 from jaxrl.runtime.search.progress import SearchProgress
+from jaxrl.runtime.search.remote_lanes import Jobs, RemoteLanes
 from jaxrl.runtime.search.results.comparison import Compared, Comparison, Interval
 from jaxrl.runtime.search.results.report import BEST, PICTURE, RESULTS, in_toml
 from jaxrl.runtime.search.search import MANIFEST, search
@@ -50,8 +53,13 @@ def open_session(
 ) -> SearchSession:
     """Return a session that writes a checkpoint at each ``every``-th boundary, and stops at one."""
     progress = SearchProgress("", 1, quiet=True)
+
+    def open_lanes(read: SearchFile, structure: Any) -> Lanes:
+        lanes = Lanes.of(read, structure, 1)
+        return Lanes(lanes.agent, read.search.batch, read.seeds, lanes._names, jax.devices()[:devices])
+
     session = SearchSession(
-        read, folder, progress, jax.devices()[:devices], lambda: stop_at is not None and session.trials.boundary >= stop_at
+        read, folder, progress, lambda: stop_at is not None and session.trials.boundary >= stop_at, open_lanes
     )
     if folder is not None:
         folder.mkdir(exist_ok=True)
@@ -112,7 +120,7 @@ def test_only_the_best_at_a_rung_continued(whole: SearchSession) -> None:
 def test_a_trial_in_a_slot_equals_the_same_trial_alone() -> None:
     """Also in a slot that had another trial before. More iterations would amplify the differences of rounding."""
     read = read_search(SEARCH)
-    agent = session_module.build(read, {})
+    agent = build(read, {})
     lanes = Lanes(agent, 4, read.seeds, ["learning_rate", "gamma"], jax.devices()[:1])
     lanes.refill({slot: {"learning_rate": 0.01, "gamma": 0.99} for slot in range(4)}, 512)
     lanes.train(3)
@@ -151,7 +159,7 @@ def test_a_search_that_was_stopped_resumes_bit_for_bit(whole: SearchSession, tmp
 def test_a_search_whose_states_are_lost_begins_again(whole: SearchSession, tmp_path: Path) -> None:
     folder = tmp_path / "search"
     assert not open_session(read_search(SEARCH), folder, stop_at=4).go()
-    for step in (folder / STATES).iterdir():
+    for step in (folder / STATES / "0-of-1").iterdir():
         (step / "manifest.json").unlink()
     with pytest.warns(UserWarning, match="resumes from an earlier one"):
         session = open_session(read_search(SEARCH), folder)
@@ -324,3 +332,63 @@ def test_intervals_and_the_sentence() -> None:
     assert comparison.in_words().endswith("probability of improvement 83%: no better than the default settings")
     clear = Comparison([good], bad._replace(returns=np.array([1.0, 2.0])))
     assert clear.is_better and clear.in_words().endswith("probability of improvement 100%")
+
+
+@pytest.mark.slow
+def test_processes_share_the_slots(tmp_path: Path) -> None:
+    """A search in two processes finds what one finds, also if one of them is killed."""
+    entries = SEARCH | {"env": "Acrobot-v1"}
+    one = search(entries, out=tmp_path / "one", quiet=True)
+    assert search(entries, out=tmp_path / "two", jobs=2, quiet=True).trials.all == one.trials.all
+    assert {path.name for path in (tmp_path / "two" / "logs").iterdir()} == {"lanesworker-0.log", "lanesworker-1.log"}
+    notes = list[str]()
+    read, jobs, folder = read_search(entries), Jobs(2), tmp_path / "killed"
+    folder.mkdir()
+    with jobs.open(folder / "logs", notes.append) as cluster:
+        progress = SearchProgress("", 1, quiet=True)
+        progress.note = notes.append  # type: ignore[method-assign]
+        session = SearchSession(read, folder, progress, lambda: False, partial(RemoteLanes, cluster, jobs), jobs.number)
+        train, killed = session._train, list[int]()
+
+        def train_and_kill() -> None:
+            if session.trials.boundary == 3 and not killed:
+                session._save()
+            if session.trials.boundary == 4 and not killed:
+                killed.append(session._lanes._workers[0]._queue.worker.child.process.pid)
+                os.kill(killed[0], signal.SIGKILL)
+            train()
+
+        session._train = train_and_kill  # type: ignore[method-assign]
+        assert session.go() and killed
+        session.close()
+    assert session.trials.all == one.trials.all
+    assert any("the search resumes from its last checkpoint (1 of 3)" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "text"),
+    [
+        ({"jobs": 3}, "batch = 4 must be a multiple of jobs=3"),
+        ({"jobs": 2}, "jobs need a folder that they share: give out"),
+        ({"engine": "ray"}, "are for a number of jobs"),
+        ({"jobs": 0}, "jobs=0 must be an integer >= 1"),
+    ],
+)
+def test_wrong_jobs_are_one_line(keywords: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        search(SEARCH, quiet=True, **keywords)
+
+
+def test_trials_are_copied_to_optuna(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna")
+    storage = f"sqlite:///{tmp_path / 'copy.db'}"
+    result = search(SEARCH, out=tmp_path / "search", storage=storage, quiet=True)
+    search(SEARCH, out=tmp_path / "search", storage=storage, quiet=True)  # nothing is copied twice
+    copied = optuna.load_study(storage=storage, study_name="search").trials
+    assert [trial.user_attrs["trial"] for trial in copied] == [*{t.user_attrs["trial"]: 0 for t in copied}]
+    assert {trial.user_attrs["trial"] for trial in copied} == {trial.number for trial in result.trials.all}
+    by_number = {trial.user_attrs["trial"]: trial for trial in copied}
+    for trial in result.trials.complete:
+        assert by_number[trial.number].value == result.trials.score(trial)
+    with pytest.raises(ValueError, match=r"storage='sqlite:////nowhere/x\.db' cannot be opened"):
+        search(SEARCH, storage="sqlite:////nowhere/x.db", quiet=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -48,6 +48,19 @@ class SearchFlags:
     """The search file (TOML)."""
     out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: runs/NAME OF THE FILE)")] = None
     """Folder for trials.jsonl, results.csv, best.toml and search.png."""
+    jobs: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: this process has all trials)")] = None
+    """Number of processes that share the trials."""
+    engine: Literal["local", "ray"] = "local"
+    """With --jobs: where they are, on this machine or on a cluster of Ray, which RAY_ADDRESS names, or else one that is started
+    here. All machines must share the folder --out."""
+    cpus: int = 1
+    """With --jobs: CPUs of each."""
+    gpus: float = 0.0
+    """With --jobs: GPUs of each."""
+    insecure: Flag = False
+    """With --engine ray: join a cluster that asks for no token, where anyone who reaches it can run programs."""
+    storage: Annotated[str | None, tyro.conf.arg(metavar="FILE.log|URL")] = None
+    """Copy each trial that has ended to a study of Optuna's, for its dashboard."""
     quiet: Flag = False
     """Print only errors."""
     trust: Trust = ()
@@ -62,7 +75,8 @@ def main(args: Sequence[str]) -> int:
     read = read_search(flags.file, lambda algorithm: import_algorithm(algorithm, flags.trust))
     import_env_module(check_env_id(read.env, flags.trust))
     out = flags.out or Path("runs") / flags.file.stem
-    search(flags.file, out=out, trust=flags.trust, quiet=flags.quiet)
+    where: dict[str, Any] = {name: getattr(flags, name) for name in ("jobs", "engine", "cpus", "gpus", "insecure", "storage")}
+    search(flags.file, out=out, trust=flags.trust, quiet=flags.quiet, **where)
     if not flags.quiet:
         print(f"results in {out}; train with the best settings: jaxrl train {read.algorithm} --preset {out}/best.toml")
     return 0
