@@ -12,7 +12,10 @@ from typing import NamedTuple
 from jaxrl.runtime.console.progress import duration, number, short
 from jaxrl.runtime.status.process_state import LIVE, WELL
 from jaxrl.runtime.status.run_status import Checkpoint, Returns, RunStatus
+from jaxrl.runtime.status.search_status import SearchStatus
 from jaxrl.runtime.status.sweep_status import WAITING, JobStatus, SweepStatus
+
+AnyStatus = RunStatus | SweepStatus | SearchStatus
 
 RESUMABLE = ("stopped", "failed", "gone")
 
@@ -34,9 +37,25 @@ class Report(NamedTuple):
     sections: list[Section]
 
 
-def report(status: RunStatus | SweepStatus, now: float) -> Report:
+def report(status: AnyStatus, now: float) -> Report:
     """Return all that is known, for people."""
+    if isinstance(status, SearchStatus):
+        return _of_search(status, now)
     return _of_run(status, now) if isinstance(status, RunStatus) else _of_sweep(status, now)
+
+
+def _of_search(search: SearchStatus, now: float) -> Report:
+    last = "" if search.written is None else f"; last sign of life {ago(search.written, now)}"
+    best = "" if search.best_score is None else f"{number(search.best_score, search.best_score)} of trial {search.best_trial}"
+    rows = [
+        ("state", f"{search.state}{_because(search.reason)}{last}"),
+        ("trials", f"{search.trials} have begun, {search.ended} have ended, {search.complete} of them trained to the end"),
+        ("env steps", f"{search.env_steps:,}"),
+        ("best", best),
+        *(("problem", problem) for problem in search.problems),
+    ]
+    title = f"{search.folder}: search of {search.algorithm} · {search.environment}"
+    return Report(printable(title), None, [Section(None, [(label, printable(text)) for label, text in rows if text])])
 
 
 def _of_run(run: RunStatus, now: float) -> Report:
@@ -133,10 +152,13 @@ def checkpoint_in_words(last: Checkpoint | None, best: Checkpoint | None, now: f
     return f"{said}; best policies: iteration {best.iteration:,}" if best else said
 
 
-def lines(status: RunStatus | SweepStatus) -> list[str]:
+def lines(status: AnyStatus) -> list[str]:
     """Return a line for a run, or one for each job and one for the sweep, which change only when they do."""
     if isinstance(status, RunStatus):
         return [_line(status)]
+    if isinstance(status, SearchStatus):
+        best = "" if status.best_score is None else f"  best {number(status.best_score, status.best_score)}"
+        return [f"search: {status.state}  {status.ended} of {status.trials} trials have ended{best}"]
     of_sweep = f"sweep: {status.state}  {status.done} of {len(status.jobs)} jobs are done"
     return [*(f"{printable(job.job)}: {_line(job.run) if job.run else job.state}" for job in status.jobs), of_sweep]
 

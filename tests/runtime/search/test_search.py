@@ -235,6 +235,18 @@ def test_the_best_are_compared_on_other_seeds(finished: tuple[Path, Any]) -> Non
     assert config["run"]["hyperparams"]["learning_rate"][:3] == pytest.approx([defaults.learning_rate] * 3)
 
 
+def test_its_status(finished: tuple[Path, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, result = finished
+    assert main(["status", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "search of ppo · Pendulum-v1" in said and f"{len(result.trials.all)} have begun" in said
+    assert main(["status", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["state"]) == ("search", "finished") and found["ended"] == found["trials"]
+    assert found["best_trial"] == result.trials.complete[0].number
+    assert found["best_score"] == result.trials.score(result.trials.complete[0])
+
+
 def test_a_repeated_call_reports_the_same(finished: tuple[Path, Any]) -> None:
     folder, result = finished
     before = {name: (folder / name).read_bytes() for name in (TRIALS, RESULTS, BEST, PICTURE)}

@@ -18,9 +18,10 @@ from jaxrl.runtime.console.tables import terminal
 from jaxrl.runtime.logs.run_folder import CONFIG
 from jaxrl.runtime.search.sweep import MANIFEST
 from jaxrl.runtime.status.draw import as_renderable, as_text
-from jaxrl.runtime.status.in_words import lines, printable, report
+from jaxrl.runtime.status.in_words import AnyStatus, lines, printable, report
 from jaxrl.runtime.status.process_state import LIVE, WELL
 from jaxrl.runtime.status.run_status import RunStatus, read_run_status
+from jaxrl.runtime.status.search_status import SEARCH, read_search_status
 from jaxrl.runtime.status.sweep_status import WAITING, SweepStatus, read_sweep_status
 from jaxrl.runtime.system.disk import at_home
 
@@ -63,7 +64,7 @@ class StatusOptions:
     """Options of ``jaxrl status``."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of a run or a sweep."""
+    """Folder of a run, a sweep or a search."""
     json: Flag = False
     """Print one JSON object."""
     watch: Flag = False
@@ -85,11 +86,13 @@ def main(args: Sequence[str]) -> int:
     return exit_code(status)
 
 
-def read(run: str) -> RunStatus | SweepStatus:
-    """Read the state of a run or a sweep. Raise FileNotFoundError if the folder is neither."""
+def read(run: str) -> AnyStatus:
+    """Read the state of a run, a sweep or a search. Raise FileNotFoundError for any other folder."""
     folder, now = at_home(run), time.time()
     if (folder / MANIFEST).exists():
         return read_sweep_status(folder, run, now)
+    if (folder / SEARCH).exists():
+        return read_search_status(folder, run, now)
     try:
         return read_run_status(folder, run, now)
     except FileNotFoundError as error:
@@ -99,7 +102,7 @@ def read(run: str) -> RunStatus | SweepStatus:
 def _suggestion(folder: Path, shown: str) -> str:
     """Return an end of a message that names the runs and sweeps in a folder, newest first."""
     with contextlib.suppress(OSError):
-        inside = [path for path in folder.iterdir() if (path / CONFIG).exists() or (path / MANIFEST).exists()]
+        inside = [path for path in folder.iterdir() if any((path / name).exists() for name in (CONFIG, MANIFEST, SEARCH))]
         inside.sort(key=lambda path: -path.stat().st_mtime)
         if inside:
             names = [repr(os.path.join(shown, path.name)) for path in inside[:SUGGESTED]]
@@ -107,18 +110,21 @@ def _suggestion(folder: Path, shown: str) -> str:
     return ". Name the folder that --out gave, or that the run printed"
 
 
-def exit_code(status: RunStatus | SweepStatus) -> int:
-    states = [status.state] if isinstance(status, RunStatus) else [status.state, *(job.state for job in status.jobs)]
-    return 0 if set(states) <= {*WELL, WAITING} else 1
+def states_of(status: AnyStatus) -> list[str]:
+    """Return its state, and those of its jobs."""
+    return [status.state, *(job.state for job in status.jobs)] if isinstance(status, SweepStatus) else [status.state]
 
 
-def is_live(status: RunStatus | SweepStatus) -> bool:
+def exit_code(status: AnyStatus) -> int:
+    return 0 if set(states_of(status)) <= {*WELL, WAITING} else 1
+
+
+def is_live(status: AnyStatus) -> bool:
     """Return whether the state may change by itself."""
-    states = [status.state] if isinstance(status, RunStatus) else [status.state, *(job.state for job in status.jobs)]
-    return bool(set(states) & set(LIVE))
+    return bool(set(states_of(status)) & set(LIVE))
 
 
-def show(status: RunStatus | SweepStatus) -> None:
+def show(status: AnyStatus) -> None:
     found = report(status, time.time())
     if (console := terminal()) is None:
         print(as_text(found), end="", flush=True)
@@ -126,7 +132,7 @@ def show(status: RunStatus | SweepStatus) -> None:
         console.print(as_renderable(found, console.width))
 
 
-def watch(run: str, status: RunStatus | SweepStatus) -> RunStatus | SweepStatus:
+def watch(run: str, status: AnyStatus) -> AnyStatus:
     """Show the state until it is final, and return it."""
     try:
         return _redraw(run, status, console) if (console := terminal()) else _print_changes(run, status)
@@ -134,7 +140,7 @@ def watch(run: str, status: RunStatus | SweepStatus) -> RunStatus | SweepStatus:
         raise KeyboardInterrupt("watched until Ctrl-C") from None  # with a text, it is not reported
 
 
-def _redraw(run: str, status: RunStatus | SweepStatus, console: Any) -> RunStatus | SweepStatus:
+def _redraw(run: str, status: AnyStatus, console: Any) -> AnyStatus:
     from rich.live import Live
 
     def drawn() -> Any:
@@ -148,7 +154,7 @@ def _redraw(run: str, status: RunStatus | SweepStatus, console: Any) -> RunStatu
     return status
 
 
-def _print_changes(run: str, status: RunStatus | SweepStatus) -> RunStatus | SweepStatus:
+def _print_changes(run: str, status: AnyStatus) -> AnyStatus:
     """Print the state, then a line for each change and each message."""
     show(status)
     before, latest = lines(status), _last_message(status)
@@ -164,5 +170,5 @@ def _print_changes(run: str, status: RunStatus | SweepStatus) -> RunStatus | Swe
     return status
 
 
-def _last_message(status: RunStatus | SweepStatus) -> float:
+def _last_message(status: AnyStatus) -> float:
     return status.messages[-1].time if isinstance(status, RunStatus) and status.messages else 0.0
