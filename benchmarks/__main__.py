@@ -36,6 +36,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "self-play": run_self_play,
             "fine-tuning": run_fine_tuning,
             "connect-four": run_connect_four,
+            "search": run_search,
             "overhead": run_overhead,
             "replay": run_replay,
             "memory": run_memory,
@@ -150,6 +151,15 @@ def run_connect_four(options: argparse.Namespace) -> int:
     print(connect_four.connect_four_report(result))
     write_table(options.out)
     return int(connect_four.missed(result))
+
+
+def run_search(options: argparse.Namespace) -> int:
+    from benchmarks import search
+
+    result = search.measure(options.repeats, options.scale, options.out)
+    print(search.search_report(result))
+    write_table(options.out)
+    return int(search.missed(result))
 
 
 def run_overhead(options: argparse.Namespace) -> int:

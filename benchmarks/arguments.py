@@ -105,6 +105,10 @@ def make_parser() -> argparse.ArgumentParser:
     connect_four = commands.add_parser("connect-four", help="AlphaZero's moves in solved positions, and its games; resumable")
     connect_four.add_argument("--work", type=Path, default=CONNECT_FOUR, help=f"folder for the run (default: {CONNECT_FOUR})")
 
+    search = commands.add_parser("search", help="hyperparameter search and populations: trials per hour, rungs, advice")
+    search.add_argument("--repeats", type=positive, default=3, help="rounds in which both sides take turns (default: 3)")
+    search.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
+
     overhead = commands.add_parser("overhead", help="cost of checkpoints and logs in a run, and of a loaded policy's call")
     overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
     overhead.add_argument("--chunk-seconds", type=fraction, default=1.0, help="length of a chunk, up to 1 (default: 1)")
@@ -173,6 +177,7 @@ def make_parser() -> argparse.ArgumentParser:
         self_play,
         fine_tuning,
         connect_four,
+        search,
         table,
     ):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")

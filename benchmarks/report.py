@@ -44,6 +44,7 @@ OTHERS = (
     "fine_tuning",
     "connect_four",
     "self_play",
+    "search",
 )
 """Measurements with a module each, which has a function ``NAME_report``."""
 
