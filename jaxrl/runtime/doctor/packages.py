@@ -43,6 +43,8 @@ OPTIONAL = {
     "pgx": "environments by pgx:name",
     "xminigrid": "environments by xminigrid:name",
     "mctx": "make_alphazero, make_muzero, and the players mcts:N of jaxrl arena",
+    "optuna": "jaxrl search with the methods tpe, gp and nsga2, and its --storage",
+    "cmaes": "jaxrl search with the method cmaes",
     "minari": 'datasets by jaxrl.load_dataset("minari:…")',
     "evosax": "make_es with strategy evosax",
     "Box2D": "gymnasium:LunarLander-v3, BipedalWalker-v3 and CarRacing-v3",
