@@ -1,4 +1,4 @@
-"""One measurement of a search or a population, in a process of its own: ``python -m benchmarks.search_side KIND JSON``."""
+"""One measurement of a search or a population, in a new process: ``python -m benchmarks.search_side KIND JSON``."""
 
 from __future__ import annotations
 
