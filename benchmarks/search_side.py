@@ -19,14 +19,14 @@ def measured_search(entries: dict[str, Any]) -> dict[str, Any]:
 
     request_cpu_devices()
     start, read = time.perf_counter(), read_search(entries)
-    session = SearchSession(read, None, SearchProgress("", read.search.trials, quiet=True), lambda: False)
+    session = SearchSession(read, None, SearchProgress("", read.options.trials, quiet=True), lambda: False)
     session.go()
     seconds, trials = time.perf_counter() - start, session.trials
     return {
         "seconds": seconds,
         "compile_seconds": session.compile_seconds,
-        "env_steps": session.env_steps,
-        "busy": trials.busy(read.search.batch),
+        "env_steps": trials.env_steps,
+        "busy": trials.busy(read.options.batch),
         "trials": len(trials.all),
         "complete": len(trials.complete),
         "best": trials.score(trials.complete[0]),
@@ -46,10 +46,10 @@ def measured_ask(entries: dict[str, Any]) -> dict[str, Any]:
         trials.apply(asked_event(number, number, 0, 0, settings))
         trials.apply(returns_event(number + 1, trials.all[-1], 1, rng.normal(size=len(read.seeds)).tolist()))
         trials.apply(ended_event(number + 1, trials.all[-1], "complete"))
-    adviser, seconds = ADVISERS[read.search.method](read.space, 0), []
+    adviser, seconds = ADVISERS[read.options.method](read.space, 0), []
     for _ in range(3):
         start = time.perf_counter()
-        adviser.ask(trials, read.search.batch, None)
+        adviser.ask(trials, read.options.batch, None)
         seconds.append(time.perf_counter() - start)
     return {"seconds": seconds}
 

@@ -22,7 +22,7 @@ from jaxrl.settings.loadable import KINDS, Kind
 from jaxrl.settings.options import described_option, held_by_options, option_fields
 from jaxrl.types import Agent, Env, HostEnv, Model
 
-OTHER_BUILDERS = ("jaxrl.pbt.make:make_population", "jaxrl.pbt.schedule:make_replay")
+OTHER_BUILDERS = ("jaxrl.pbt.builder:make_population", "jaxrl.pbt.schedule:make_replay")
 """Builders beside those of the registry. They take the spec of an agent as JSON, and build it without further trust."""
 
 

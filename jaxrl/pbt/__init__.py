@@ -6,7 +6,7 @@ checkpoints, ``make_train``, ``vmap`` over populations and devices work as with 
 chunks. The ancestors of the best member are recorded, and ``replay`` trains one agent with their hyperparameters as a schedule.
 """
 
-from jaxrl.pbt.make import make
+from jaxrl.pbt.builder import make
 from jaxrl.pbt.population import PopulationState, best_member, mean_scores
 from jaxrl.pbt.schedule import Schedule, replay, schedule_of
 

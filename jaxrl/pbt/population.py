@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxrl.metrics import all_reduce, only_if, reduce, scalar
 from jaxrl.settings.space import COMPLEMENT, Dimension
 from jaxrl.settings.validation import merge_hyperparams
-from jaxrl.training import is_finite
+from jaxrl.training import freezing
 from jaxrl.types import Agent, AgentState, Array, Key, Mean, Metrics, Policy, PyTree
 from jaxrl.xla.seed_axis import any_seed
 
@@ -71,33 +71,35 @@ class Population(NamedTuple):
     members: int
     ready: int
     quantile: float
+    generations: int
+    """Number of generations for which the lineage has room."""
     axis_name: str | None
 
     # ------------------------------------------------------------------------------------------------------------------- states
 
-    def init(self, key: Key, hyperparams: Any, env_params: PyTree, generations: int) -> AgentState:
+    def init(self, key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
         """Return the states of all members, each after its warm-up."""
         shared = merge_hyperparams(self.agent.hyperparams, hyperparams)
         drawn = self._drawn(key, shared)
         one = lambda key, each: self.agent.init(key, self._own(each), env_params)  # noqa: E731
         states = jax.vmap(one)(self._keys(key, jnp.arange(self.members)), drawn)
-        learner = self._learner(states.learner, drawn, generations)
+        learner = self._learner(states.learner, drawn)
         parameters = env_params if env_params is not None else getattr(self.agent.env, "params", ())
         rows = states.warmup_rows.sum()
         return AgentState(learner, states.actor, parameters, key, states.iteration[0], rows)
 
-    def init_learner(self, key: Key, hyperparams: Any, generations: int) -> PopulationState:
+    def init_learner(self, key: Key, hyperparams: Any) -> PopulationState:
         drawn = self._drawn(key, hyperparams)
         learners = jax.vmap(lambda key, each: self.agent.algorithm.init(key, self._own(each)))(
             self._keys(key, jnp.arange(self.members)), drawn
         )
-        return self._learner(learners, drawn, generations)
+        return self._learner(learners, drawn)
 
-    def _learner(self, learners: Any, drawn: Any, generations: int) -> PopulationState:
+    def _learner(self, learners: Any, drawn: Any) -> PopulationState:
         zeros = jnp.zeros(self.members)
         record = Lineage(
-            jnp.broadcast_to(jnp.arange(self.members, dtype=jnp.int32), (generations, self.members)),
-            jnp.zeros((generations, self.members, len(self.space))).at[0].set(self._values(drawn)),
+            jnp.broadcast_to(jnp.arange(self.members, dtype=jnp.int32), (self.generations, self.members)),
+            jnp.zeros((self.generations, self.members, len(self.space))).at[0].set(self._values(drawn)),
         )
         alive = jnp.ones(self.members, bool)
         return PopulationState(learners._replace(hyperparams=()), drawn, zeros, zeros, alive, record, jnp.zeros((), jnp.int32))
@@ -112,7 +114,7 @@ class Population(NamedTuple):
     @staticmethod
     def _uniform(d: Dimension, key: Key, shape: tuple[int, ...]) -> Array:
         low, high = d.line
-        return _from_line(d, jax.random.uniform(key, shape, minval=low, maxval=high))
+        return d.from_line(jax.random.uniform(key, shape, minval=low, maxval=high), jnp)
 
     def _own(self, hyperparams: Any) -> Any:
         """Return a member's hyperparameters as its algorithm uses them: with its own rows as the length of the run."""
@@ -132,18 +134,17 @@ class Population(NamedTuple):
         """Step all members, and end the generation if it is time."""
         learner, numbers = state.learner, self._numbers(state)
 
-        def one(key: Key, member: Any, hyperparams: Any, actor: Any) -> tuple[Any, Any, Array, Metrics]:
+        stepping: Any = freezing(self.agent)
+
+        def one(key: Key, member: Any, hyperparams: Any, actor: Any, alive: Array) -> tuple[Any, Any, Array, Metrics]:
             own = member._replace(hyperparams=self._own(hyperparams))
             before = AgentState(own, actor, state.env_params, key, state.iteration, jnp.zeros((), jnp.int32))
-            after, metrics = self.agent.step(before)
-            return after.learner._replace(hyperparams=()), after.actor, is_finite(after, metrics), metrics
+            (after, alive), metrics = stepping.step((before, alive))
+            # Without the losses of the iteration in which a member diverges: the others continue.
+            return after.learner._replace(hyperparams=()), after.actor, alive, only_if(alive, metrics)
 
         keys = self._keys(state.key, numbers)
-        members, actor, finite, metrics = jax.vmap(one)(keys, learner.members, learner.hyperparams, state.actor)
-        alive = learner.alive & finite
-        keep = lambda new, old: jnp.where(alive.reshape(-1, *[1] * (new.ndim - 1)), new, old)  # noqa: E731
-        members, actor = jax.tree.map(keep, members, learner.members), jax.tree.map(keep, actor, state.actor)
-        metrics = jax.vmap(only_if)(alive, metrics)
+        members, actor, alive, metrics = jax.vmap(one)(keys, learner.members, learner.hyperparams, state.actor, learner.alive)
         learner = self._scored(learner._replace(members=members, alive=alive), metrics)
         iteration = state.iteration + 1
         is_due = iteration % self.ready == 0
@@ -198,7 +199,15 @@ class Population(NamedTuple):
         taken = everyone._replace(hyperparams=explored, alive=everyone.alive[parent])
         for name in ("members", "score", "weight"):
             taken = taken._replace(**{name: jax.tree.map(lambda x: x[jnp.where(copied, parent, kept)], getattr(taken, name))})
+        taken = taken._replace(members=self._marked(taken.members, copied))
         return jax.tree.map(lambda x: x[numbers], taken)._replace(lineage=lineage, generation=generation)
+
+    def _marked(self, members: Any, copied: Array) -> Any:
+        """Mark in the replay of copies that their next rows, which come from other environments, do not follow the parent's."""
+        if (mark := self.agent.algorithm.mark_discontinuity) is None:
+            return members
+        only = lambda new, old: new if new is old else jnp.where(copied.reshape(-1, *[1] * (new.ndim - 1)), new, old)  # noqa: E731
+        return jax.tree.map(only, jax.vmap(mark)(members), members)
 
     def _gathered(self, tree: Any) -> Any:
         """Return the values of all members."""
@@ -241,11 +250,6 @@ class Population(NamedTuple):
         best = best_member(learner)
         member = jax.tree.map(lambda x: x[best], (learner.members, learner.hyperparams))
         return self.agent.algorithm.policy(member[0]._replace(hyperparams=self._own(member[1])))
-
-
-def _from_line(d: Dimension, place: Array) -> Array:
-    value = 1 - jnp.exp(-place) if d.log == COMPLEMENT else jnp.exp(place) if d.log else place
-    return jnp.clip(value, d.low, d.high)
 
 
 def mean_scores(learner: PopulationState) -> Array:

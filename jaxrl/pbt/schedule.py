@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.builder.spec import build
-from jaxrl.pbt.make import check_member, spec_of
+from jaxrl.pbt.builder import check_member, spec_of
 from jaxrl.pbt.population import best_member
 from jaxrl.settings.validation import check_count, check_hyperparam
 from jaxrl.types import Agent, AgentState, Metrics

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from jaxrl.settings.aliases import hint_or, nearest
 from jaxrl.settings.validation import check_number, check_switches
 
@@ -35,10 +37,10 @@ class Dimension(NamedTuple):
         """Return the place of a value on the line on which it is uniform."""
         return -math.log(1 - value) if self.log == COMPLEMENT else math.log(value) if self.log else value
 
-    def from_line(self, place: float) -> float:
-        """Invert ``to_line``."""
-        value = 1 - math.exp(-place) if self.log == COMPLEMENT else math.exp(place) if self.log else place
-        return min(max(value, self.low), self.high)
+    def from_line(self, place: Any, xp: Any = np) -> Any:
+        """Invert ``to_line``. ``xp`` is ``jax.numpy`` in compiled programs."""
+        value = 1 - xp.exp(-place) if self.log == COMPLEMENT else xp.exp(place) if self.log else place
+        return xp.clip(value, self.low, self.high)
 
     @property
     def line(self) -> tuple[float, float]:
@@ -50,7 +52,7 @@ class Dimension(NamedTuple):
         if self.choices:
             return self.choices[int(place * len(self.choices))]
         begin, end = self.line
-        return self.from_line(begin + place * (end - begin))
+        return float(self.from_line(begin + place * (end - begin)))
 
 
 def read_range(name: str, values: Mapping[str, Any], check: Callable[[Any], object]) -> tuple[float, float, bool | str]:

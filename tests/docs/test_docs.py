@@ -214,7 +214,7 @@ def test_the_search_file_is_one(tmp_path: Path) -> None:
     path = tmp_path / "search.toml"
     path.write_text(block)
     found = read_search(path)
-    assert found.search.rungs == (0.1, 0.3, 1.0) and [d.name for d in found.space if d.is_structure] == ["num_envs"]
+    assert found.options.rungs == (0.1, 0.3, 1.0) and [d.name for d in found.space if d.is_structure] == ["num_envs"]
     rows = re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", PAGES["howto/search.md"], re.MULTILINE)[1:]
     shown = dict(
         zip(re.findall(r"`(\w+)`", "".join(name for name, _ in rows)), ", ".join(x for _, x in rows).split(", "), strict=True)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import jaxrl
 from jaxrl import pbt
 from jaxrl.parallel import data_parallel, make_mesh
-from jaxrl.pbt.make import ranges_of
+from jaxrl.pbt.builder import ranges_of
 from jaxrl.pbt.population import RESAMPLED, Population
 from jaxrl.types import Agent, AgentState
 
@@ -65,7 +65,7 @@ def plain(tree: Any) -> Any:
 def alone(members: int = 16, quantile: float = 0.25) -> Population:
     """Return the functions of a population, to call them one by one."""
     agent = jaxrl.make_ppo("CartPole-v1", **SMALL)
-    return Population(agent, ranges_of(agent, SPACE), members, 5, quantile, None)
+    return Population(agent, ranges_of(agent, SPACE), members, 5, quantile, 8, None)
 
 
 SIXTEEN = alone()
@@ -249,6 +249,22 @@ def test_a_lineage_without_room_is_one_line(ppo: Agent) -> None:
         state, _ = jax.jit(short.step)(state)
     with pytest.raises(ValueError, match="room for 2 generations, and there were 3: make the population with generations=4"):
         pbt.schedule_of(short, state)
+
+
+@pytest.mark.slow
+def test_the_replay_of_a_copy_marks_that_its_next_rows_do_not_follow() -> None:
+    dqn = jaxrl.make_dqn("CartPole-v1", num_envs=2, rollout_length=2, buffer_size=64, batch_size=4, learning_starts=8)
+    assert dqn.algorithm.mark_discontinuity is not None
+    functions = Population(dqn, ranges_of(dqn, {"learning_rate": {"low": 1e-4, "high": 1e-2}}), 4, 2, 0.25, 8, None)
+    state = pbt.make(dqn, {"learning_rate": {"low": 1e-4, "high": 1e-2}}, members=4, ready=2).init(jax.random.key(0))
+    members, copied = state.learner.members, jnp.array([False, True, False, False])
+    marked = functions._marked(members, copied)
+    for i in range(4):
+        one = jax.tree.map(lambda x, i=i: x[i], members)
+        wanted = dqn.algorithm.mark_discontinuity(one) if copied[i] else one
+        chex.assert_trees_all_equal(plain(jax.tree.map(lambda x, i=i: x[i], marked)), plain(wanted))
+    with pytest.raises(AssertionError):
+        chex.assert_trees_all_equal(plain(marked), plain(members))
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def named_preset(name: str, algorithm: str | None = None) -> Preset:
     """Return a preset by its name, or that of a file that ends in ``.toml``.
 
     Raises:
-      FileNotFoundError: there is no such file.
+      FileNotFoundError: the file does not exist.
       ValueError: unknown name, a preset of another algorithm, or a file with other entries.
     """
     return read_preset(name, algorithm) if name.endswith(SUFFIX) else find_preset(name, algorithm)

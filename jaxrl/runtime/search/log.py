@@ -12,7 +12,8 @@ from pathlib import Path
 from jaxrl.runtime.search.trials import Event
 from jaxrl.runtime.system.disk import parse_json, read_regular, write_atomically
 
-TRIALS = "trials.jsonl"
+MANIFEST, TRIALS, BEST = "search.json", "trials.jsonl", "best.toml"
+"""Files of a search: its entries, its events, and the best settings, which are written last but one."""
 
 
 class TrialLog:

@@ -101,7 +101,7 @@ class Mirror:
                     self._known.add(trial.number)
             except Exception as error:  # of any database's driver
                 self._study = None
-                warn(f"the trials are no longer copied to Optuna's storage: {one_line(error)}")
+                warn(f"copying trials to Optuna's storage has ended: {one_line(error)}")
 
 
 class OptunaAdviser:
@@ -169,7 +169,7 @@ class OptunaAdviser:
 
     @staticmethod
     def _setting(d: Dimension, param: Any) -> Any:
-        return d.choices[param] if d.choices else d.from_line(param)
+        return d.choices[param] if d.choices else float(d.from_line(param))
 
     @staticmethod
     def _param(d: Dimension, setting: Any) -> Any:

@@ -25,7 +25,7 @@ class SearchProgress:
         console = None if self._out.is_gone else terminal(file=cast(TextIO, self._out))
         self._begun = self._last = time.perf_counter()
         self._before: int | None = None
-        """Parts that had been trained when this process began."""
+        """Env steps at the first boundary of this process."""
         self._bar: Any = None
         self.note(title)
         if console is not None:
@@ -41,17 +41,18 @@ class SearchProgress:
         else:
             print(text, file=self._out, flush=True)
 
-    def update(self, trials: Trials, env_steps: int, compile_seconds: float) -> None:
+    def update(self, trials: Trials, compile_seconds: float) -> None:
         """Show the state at a boundary."""
         done = sum(trial.end is not None for trial in trials.all[: self._total])
-        text = self._in_words(trials, done, env_steps, compile_seconds)
+        text = self._in_words(trials, done, compile_seconds)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, description=text)
         elif time.perf_counter() - self._last >= PAUSE or not trials.running:
             self._last = time.perf_counter()
             self.note(text)
 
-    def _in_words(self, trials: Trials, done: int, env_steps: int, compile_seconds: float) -> str:
+    def _in_words(self, trials: Trials, done: int, compile_seconds: float) -> str:
+        env_steps = trials.env_steps
         parts = [f"{min(done, self._total)}/{self._total} trials"]
         if trials.complete and not math.isnan(best := trials.score(trials.complete[0])):
             parts.append(f"best {number(best, abs(best))} (trial {trials.complete[0].number})")

@@ -34,8 +34,8 @@ class Jobs(NamedTuple):
         number, cpus = check_count("jobs", self.number), check_count("cpus", self.cpus)
         check_number("gpus", self.gpus, Range(0))
         check_switches(insecure=self.insecure)
-        if search.search.batch % number:
-            raise ValueError(f"batch = {search.search.batch} must be a multiple of jobs={number}, which share the slots evenly")
+        if search.options.batch % number:
+            raise ValueError(f"batch = {search.options.batch} must be a multiple of jobs={number}, which share the slots evenly")
         return self._replace(number=number, cpus=cpus)
 
     def open(self, log_folder: Path, note: Any) -> Cluster:
@@ -77,7 +77,7 @@ class RemoteLanes:
     """All slots, with the functions of ``Lanes``. They raise WorkerLost if a process was lost."""
 
     def __init__(self, cluster: Cluster, jobs: Jobs, search: SearchFile, structure: Mapping[str, Any]) -> None:
-        self._each = search.search.batch // jobs.number
+        self._each = search.options.batch // jobs.number
         self.agent, self._num_seeds = build(search, structure), len(search.seeds)
         self._workers = [
             cluster.start(LanesWorker, dict(search.plain), dict(structure), self._each, cpus=jobs.cpus, gpus=jobs.gpus)

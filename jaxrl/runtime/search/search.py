@@ -14,6 +14,7 @@ from jaxrl.builder.spec import check_env_id
 from jaxrl.runtime.logs.live_status import live_status
 from jaxrl.runtime.logs.run_folder import LOCK, contents, first_difference, plain
 from jaxrl.runtime.search.lanes import build
+from jaxrl.runtime.search.log import MANIFEST
 from jaxrl.runtime.search.optuna_adviser import Mirror
 from jaxrl.runtime.search.progress import SearchProgress
 from jaxrl.runtime.search.remote_lanes import Jobs, RemoteLanes
@@ -27,7 +28,7 @@ from jaxrl.runtime.system.devices import enable_compilation_cache, request_devic
 from jaxrl.runtime.system.disk import lock_file, parse_json, read_regular, savable, write_atomically
 from jaxrl.runtime.training_loop.signals import Interrupt, Interrupted, end_in_a_line, handled
 
-MANIFEST, LOGS = "search.json", "logs"
+LOGS = "logs"
 
 
 class SearchResult(NamedTuple):
@@ -107,7 +108,7 @@ def _search(read: SearchFile, folder: Path | None, jobs: Jobs | None, mirror: Mi
     for structure in all_structures(read.space):  # errors come before any output
         check_built(read, structure)
     build(read, structure)
-    options, interrupt = read.search, Interrupt()
+    options, interrupt = read.options, Interrupt()
     title = f"{options.method} search of {read.algorithm} on {read.env}: {options.trials} trials × {len(read.seeds)} seeds"
     with ExitStack() as resources:
         progress = resources.enter_context(closing(SearchProgress(title, options.trials, quiet=quiet)))

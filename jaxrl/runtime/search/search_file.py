@@ -67,19 +67,19 @@ class SearchFile:
     settings: Mapping[str, Any]
     """Settings that all trials share."""
     space: Space
-    search: SearchOptions
+    options: SearchOptions
     plain: Mapping[str, Any]
     """The entries as they were given."""
 
     @property
     def rungs(self) -> Rungs:
-        return Rungs.from_shares(self.search.rungs, AUC_PARTS if self.search.objective == "auc" else 1)
+        return Rungs.from_shares(self.options.rungs, AUC_PARTS if self.options.objective == "auc" else 1)
 
     @property
     def test_seeds(self) -> list[int]:
         """Return the seeds of the final comparison: those that follow the largest of the trials."""
         first = max(self.seeds) + 1
-        return list(range(first, first + self.search.test_seeds))
+        return list(range(first, first + self.options.test_seeds))
 
 
 ENTRIES = ("algorithm", "env", "total_steps", "seeds", "settings", "space", "search")
@@ -94,7 +94,7 @@ def read_search(
       import_rule: called with the name of the algorithm, to register a custom one.
 
     Raises:
-      FileNotFoundError: there is no such file.
+      FileNotFoundError: the file does not exist.
       TypeError, ValueError: an entry is missing, unknown or not allowed.
     """
     shown = "the search" if isinstance(source, Mapping) else os.fspath(source)

@@ -38,8 +38,6 @@ SHARE = 0.03
 """Largest share of the time that is spent on them."""
 ROUNDS = 3
 """Rounds in which a structure is chosen, for each structure there is, on average."""
-
-
 LOSSES = 3
 """Most times that a search resumes from its checkpoint because a process was lost."""
 
@@ -48,7 +46,7 @@ OpenLanes = Callable[[SearchFile, Mapping[str, Any]], Any]
 
 def open_here(search: SearchFile, structure: Mapping[str, Any]) -> Lanes:
     """Open the program of a structure in this process."""
-    return Lanes.of(search, structure, search.search.batch)
+    return Lanes.of(search, structure, search.options.batch)
 
 
 class SearchSession:
@@ -73,18 +71,18 @@ class SearchSession:
         """
         self.search, self._folder, self._progress, self._stop = search, folder, progress, stop
         self._open_lanes, self._jobs, self._mirror, self._losses = open_lanes, jobs, mirror, 0
-        options, structures = search.search, len(all_structures(search.space))
+        options, structures = search.options, len(all_structures(search.space))
         batches = max(1, round(options.trials / (options.batch * ROUNDS * structures)))
         self._most = options.trials if structures == 1 else batches * options.batch
         """Trials of a round that count."""
         self._log = None if folder is None else TrialLog(folder)
-        self._adviser = ADVISERS[search.search.method](search.space, search.search.seed)
-        self.trials = Trials(search.rungs, search.search.objective)
+        self._adviser = ADVISERS[search.options.method](search.space, search.options.seed)
+        self.trials = Trials(search.rungs, search.options.objective)
         self._lanes: Any = None
         self._structure: dict[str, Any] = {}
         self._events: list[Event] = []
         """Events since the last boundary that was written."""
-        self.env_steps, self._compiled = 0, 0.0
+        self._compiled = 0.0
         self._saved, self._saving = time.perf_counter(), 0.0
 
     # ---------------------------------------------------------------------------------------------------------------- the loop
@@ -108,9 +106,8 @@ class SearchSession:
                 self._save()
                 return False
             if self.trials.boundary < 0:
-                self._begin_boundary()
-            self._train()
-            self._begin_boundary()
+                self._begin_boundary(0)
+            self._begin_boundary(self._train())
         return True
 
     def close(self) -> None:
@@ -124,33 +121,34 @@ class SearchSession:
         """Return whether all trials that count have ended."""
         return self.trials.boundary >= 0 and self._is_round_over() and not self.trials.running
 
-    def _begin_boundary(self) -> None:
-        """Do what is due at the next boundary, and write its events."""
+    def _begin_boundary(self, env_steps: int) -> None:
+        """Do what is due at the next boundary, and write its events. ``env_steps`` are those since the last one."""
         at = self.trials.boundary + 1
         for trial in self._test(at):
             self._decide(trial, at)
         self._end_round(at)
         self._fill(at)
-        self._apply({"event": "boundary", "at": at, "env_steps": self.env_steps})
+        self._apply({"event": "boundary", "at": at, "env_steps": self.trials.env_steps + env_steps})
         if self._log is not None:
             self._log.append(self._events)
         self._events = []
         self._mirror(self.trials)
         self._save_if_due()
-        self._progress.update(self.trials, self.env_steps, self.compile_seconds)
+        self._progress.update(self.trials, self.compile_seconds)
 
     def _apply(self, event: Event) -> None:
         self._events.append(self.trials.apply(event))
 
-    def _train(self) -> None:
+    def _train(self) -> int:
         assert self._lanes is not None
-        self.env_steps += self._lanes.train(self._part_iterations(self._lanes.agent))
+        trained: int = self._lanes.train(self._part_iterations(self._lanes.agent))
+        return trained
 
     # --------------------------------------------------------------------------------------------------- what a boundary decides
 
     def _test(self, at: int) -> list[Trial]:
         """Test the trials that are at a rung, and return them."""
-        rungs, options = self.trials.rungs, self.search.search
+        rungs, options = self.trials.rungs, self.search.options
         ages = range(1, rungs.parts + 1) if options.objective == "auc" else rungs.ages
         due = [trial for trial in self.trials.running if trial.age(at) in ages]
         for is_last, episodes in ((False, options.rung_episodes), (True, options.eval_episodes)):
@@ -169,7 +167,7 @@ class SearchSession:
             self._apply(ended_event(at, trial, "diverged"))
         elif age == rungs.parts:
             self._apply(ended_event(at, trial, "complete"))
-        elif age in rungs.ages and not self.trials.is_kept(trial, self.search.search.keep):
+        elif age in rungs.ages and not self.trials.is_kept(trial, self.search.options.keep):
             self._apply(ended_event(at, trial, "stopped"))
 
     def _end_round(self, at: int) -> None:
@@ -189,7 +187,7 @@ class SearchSession:
         """Begin new trials in free slots, until the last trial that counts has ended."""
         is_new = self._is_round_over()
         number = self.trials.rounds - (not is_new)
-        free = sorted({*range(self.search.search.batch)} - {trial.slot for trial in self.trials.running})
+        free = sorted({*range(self.search.options.batch)} - {trial.slot for trial in self.trials.running})
         if not free or self._round_size(number) <= 0:
             return
         structure = self._to_explore(number) if is_new else structure_of(self.search.space, self.trials.all[-1].settings)
@@ -201,14 +199,14 @@ class SearchSession:
     def _to_explore(self, number: int) -> dict[str, Any] | None:
         """Return the structure of a round, so that each is tried before the adviser chooses; None from then on."""
         structures = all_structures(self.search.space)
-        rounds = -(-self.search.search.trials // self._most)
+        rounds = -(-self.search.options.trials // self._most)
         if number >= min(len(structures), max(1, rounds // 2)):
             return None
-        return structures[np.random.default_rng(self.search.search.seed).permutation(len(structures))[number]]
+        return structures[np.random.default_rng(self.search.options.seed).permutation(len(structures))[number]]
 
     def _round_size(self, number: int) -> int:
         """Return how many trials of a round, all with one structure, count. Further ones only keep its lanes busy."""
-        return min(self._most, self.search.search.trials - number * self._most)
+        return min(self._most, self.search.options.trials - number * self._most)
 
     # ------------------------------------------------------------------------------------------------------ programs and states
 
@@ -247,22 +245,23 @@ class SearchSession:
         if self._folder is None or self._log is None:
             return
         events = self._log.read()
-        found = Trials(self.search.rungs, self.search.search.objective, events)
-        if found.boundary < 0 or found.running:
+        self.trials = self._after(events)
+        if self.trials.boundary < 0 or self.trials.running:
             events = self._restore(events)
             self._log.rewrite(events)
-            found = Trials(self.search.rungs, self.search.search.objective, events)
-        self.trials = found
-        self.env_steps = max((event["env_steps"] for event in events if event["event"] == "boundary"), default=0)
+            self.trials = self._after(events)
         if events:
-            self._progress.note(f"resumed after {len(found.all)} trials")
+            self._progress.note(f"resumed after {len(self.trials.all)} trials")
+
+    def _after(self, events: list[Event]) -> Trials:
+        return Trials(self.search.rungs, self.search.options.objective, events)
 
     def _restore(self, events: list[Event]) -> list[Event]:
         """Restore the states of the last checkpoint that is intact, and return the events up to it."""
         assert self._folder is not None
         for step in self._saved_steps():
             kept = up_to(events, step)
-            found = Trials(self.search.rungs, self.search.search.objective, kept)
+            found = self._after(kept)
             if found.boundary != step or not found.running:  # from before the log was lost
                 continue
             try:

@@ -23,7 +23,7 @@ def read_toml(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     """Read a file; ``kind``, such as "sweep", names it in errors.
 
     Raises:
-      FileNotFoundError: there is none.
+      FileNotFoundError: the file does not exist.
       ValueError: it is not TOML.
     """
     shown = os.fspath(path)

@@ -51,13 +51,15 @@ class Trials:
         self.all: list[Trial] = []
         self.boundary = -1
         """Last boundary whose events are complete. Between two boundaries each slot trains for one part."""
+        self.env_steps = 0
+        """Env steps of all trials until then."""
         for event in events:
             self.apply(event)
 
     def apply(self, event: Event) -> Event:
         """Apply one event, and return it."""
         if event["event"] == "boundary":
-            self.boundary = event["at"]
+            self.boundary, self.env_steps = event["at"], event["env_steps"]
         elif event["event"] == "asked":
             assert event["trial"] == len(self.all)
             self.all.append(Trial(event["trial"], event["round"], event["slot"], event["settings"], event["at"]))

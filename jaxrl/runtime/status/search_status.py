@@ -10,15 +10,12 @@ from typing import Any
 from jaxrl.runtime.logs.live_status import StatusFile, read_status_file
 from jaxrl.runtime.logs.run_folder import STATUS
 from jaxrl.runtime.search.halving import Rungs
-from jaxrl.runtime.search.log import TRIALS, TrialLog
+from jaxrl.runtime.search.log import BEST, MANIFEST, TRIALS, TrialLog
 from jaxrl.runtime.search.trials import Trials
 from jaxrl.runtime.status.process_state import judge
 from jaxrl.runtime.status.run_status import noting
 from jaxrl.runtime.status.sweep_status import MAX_BYTES
 from jaxrl.runtime.system.disk import parse_json, read_end
-
-SEARCH = "search.json"
-BEST = "best.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +48,12 @@ def read_search_status(folder: Path, shown: str, now: float) -> SearchStatus:
     """Read the state of the search in a folder; arguments as for ``read_run_status``. Raise ValueError if ``search.json`` is
     damaged."""
     try:
-        entries = parse_json(read_end(folder / SEARCH, MAX_BYTES))["search"]
+        entries = parse_json(read_end(folder / MANIFEST, MAX_BYTES))["search"]
         options = entries.get("search", {})
         rungs, objective = Rungs.from_shares(options.get("rungs", [1.0])), options.get("objective", "final")
         algorithm, environment = str(entries["algorithm"]), str(entries["env"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{shown!r} cannot be read: its {SEARCH} is damaged. Restore it from a copy") from None
+        raise ValueError(f"{shown!r} cannot be read: its {MANIFEST} is damaged. Restore it from a copy") from None
     live: StatusFile | None = None
     problems: list[str] = []
     with noting(STATUS, problems):
@@ -77,7 +74,7 @@ def read_search_status(folder: Path, shown: str, now: float) -> SearchStatus:
         trials=len(trials.all),
         ended=sum(trial.end is not None for trial in trials.all),
         complete=len(trials.complete),
-        env_steps=max((event["env_steps"] for event in events if event["event"] == "boundary"), default=0),
+        env_steps=trials.env_steps,
         best_trial=None if best is None or math.isnan(score) else best.number,
         best_score=None if math.isnan(score) else score,
         written=found.written,

@@ -11,7 +11,7 @@ import jax
 from jaxrl import agent as agents
 from jaxrl.builder.spec import modules_outside, unimportable_parts
 from jaxrl.parallel import DATA, check_devices, on_axis
-from jaxrl.pbt.make import POPULATION
+from jaxrl.pbt.builder import POPULATION
 from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.system.devices import DeviceLayout, seed_devices
 from jaxrl.runtime.trainers.fused import FusedDriver

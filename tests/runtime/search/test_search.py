@@ -22,12 +22,13 @@ import jaxrl
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.preset_file import named_preset
 from jaxrl.runtime.search.lanes import Lanes, build
-from jaxrl.runtime.search.log import TRIALS, TrialLog
+from jaxrl.runtime.search.log import BEST, MANIFEST, TRIALS, TrialLog
 from jaxrl.runtime.search.progress import SearchProgress
 from jaxrl.runtime.search.remote_lanes import Jobs, RemoteLanes
-from jaxrl.runtime.search.results.comparison import Compared, Comparison, Interval
-from jaxrl.runtime.search.results.report import BEST, PICTURE, RESULTS, in_toml
-from jaxrl.runtime.search.search import MANIFEST, search
+from jaxrl.runtime.search.results import comparison as comparison_module
+from jaxrl.runtime.search.results.comparison import Compared, Comparison, Interval, compare
+from jaxrl.runtime.search.results.report import PICTURE, RESULTS, in_toml
+from jaxrl.runtime.search.search import search
 from jaxrl.runtime.search.search_file import SearchFile, read_search
 from jaxrl.runtime.search.session import STATES, SearchSession
 from jaxrl.runtime.search.trials import Trials
@@ -56,7 +57,7 @@ def open_session(
 
     def open_lanes(read: SearchFile, structure: Any) -> Lanes:
         lanes = Lanes.of(read, structure, 1)
-        return Lanes(lanes.agent, read.search.batch, read.seeds, lanes._names, jax.devices()[:devices])
+        return Lanes(lanes.agent, read.options.batch, read.seeds, lanes._names, jax.devices()[:devices])
 
     session = SearchSession(
         read, folder, progress, lambda: stop_at is not None and session.trials.boundary >= stop_at, open_lanes
@@ -153,7 +154,7 @@ def test_a_search_that_was_stopped_resumes_bit_for_bit(whole: SearchSession, tmp
         log.write_bytes(log.read_bytes() + b'{"event": "asked", "at": 99, "tri')  # killed while it wrote
     session = open_session(read_search(SEARCH), folder, every=every)
     assert session.go() and TrialLog(folder).read() == wanted
-    assert session.env_steps == whole.env_steps
+    assert session.trials.env_steps == whole.trials.env_steps
 
 
 def test_a_search_whose_states_are_lost_begins_again(whole: SearchSession, tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_two_devices_make_the_same_search() -> None:
     read = read_search(SEARCH | {"env": "Acrobot-v1"})
     one, two = open_session(read), open_session(read, devices=2)
     assert one.go() and two.go()
-    assert two.trials.all == one.trials.all and two.env_steps == one.env_steps
+    assert two.trials.all == one.trials.all and two.trials.env_steps == one.trials.env_steps
 
 
 @pytest.mark.slow
@@ -362,13 +363,13 @@ def test_processes_share_the_slots(tmp_path: Path) -> None:
         session = SearchSession(read, folder, progress, lambda: False, partial(RemoteLanes, cluster, jobs), jobs.number)
         train, killed = session._train, list[int]()
 
-        def train_and_kill() -> None:
+        def train_and_kill() -> int:
             if session.trials.boundary == 3 and not killed:
                 session._save()
             if session.trials.boundary == 4 and not killed:
                 killed.append(session._lanes._workers[0]._queue.worker.child.process.pid)
                 os.kill(killed[0], signal.SIGKILL)
-            train()
+            return train()
 
         session._train = train_and_kill  # type: ignore[method-assign]
         assert session.go() and killed
@@ -404,3 +405,11 @@ def test_trials_are_copied_to_optuna(tmp_path: Path) -> None:
         assert by_number[trial.number].value == result.trials.score(trial)
     with pytest.raises(ValueError, match=r"storage='sqlite:////nowhere/x\.db' cannot be opened"):
         search(SEARCH, storage="sqlite:////nowhere/x.db", quiet=True)
+
+
+def test_a_diverged_seed_does_not_flatter_its_settings(finished: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    result = finished[1]
+    rows = np.array([[-900.0, -800.0, -700.0], [-100.0, math.nan, math.nan], [-500.0, -400.0, -300.0]])
+    monkeypatch.setattr(comparison_module, "_train", lambda *_, **__: rows)
+    found = compare(read_search(with_options(top=2, test_seeds=3)), result.trials, None, quiet=True)
+    assert found is not None and [each.returns.tolist() for each in found.best] == [[-500, -400, -300], [-100, -900, -900]]

@@ -145,11 +145,11 @@ def some_trials(scores: list[list[float]], objective: str = "final") -> Trials:
     trials = Trials(Rungs((1, 2), 2), objective)
     for number in range(len(scores)):
         trials.apply(asked_event(0, number, 0, number, {"x": number}))
-    trials.apply({"event": "boundary", "at": 0})
+    trials.apply({"event": "boundary", "at": 0, "env_steps": 0})
     for at in (1, 2):
         for trial, score in zip(trials.running, scores, strict=True):
             trials.apply(returns_event(at, trial, 10 * at, [at * x for x in score]))
-        trials.apply({"event": "boundary", "at": at})
+        trials.apply({"event": "boundary", "at": at, "env_steps": 0})
     for trial in trials.running:
         trials.apply(ended_event(2, trial, "complete"))
     return trials

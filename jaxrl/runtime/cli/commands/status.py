@@ -16,12 +16,13 @@ import tyro
 from jaxrl.runtime.cli.flags import Flag, read_flags
 from jaxrl.runtime.console.tables import terminal
 from jaxrl.runtime.logs.run_folder import CONFIG
+from jaxrl.runtime.search.log import MANIFEST as SEARCH
 from jaxrl.runtime.search.sweep import MANIFEST
 from jaxrl.runtime.status.draw import as_renderable, as_text
 from jaxrl.runtime.status.in_words import AnyStatus, lines, printable, report
 from jaxrl.runtime.status.process_state import LIVE, WELL
 from jaxrl.runtime.status.run_status import RunStatus, read_run_status
-from jaxrl.runtime.status.search_status import SEARCH, read_search_status
+from jaxrl.runtime.status.search_status import read_search_status
 from jaxrl.runtime.status.sweep_status import WAITING, SweepStatus, read_sweep_status
 from jaxrl.runtime.system.disk import at_home
 

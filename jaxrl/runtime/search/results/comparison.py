@@ -51,7 +51,7 @@ class Compared(NamedTuple):
     searched: Interval | None
     """Of the trial's own seeds, which is too good; None for the default settings."""
     returns: np.ndarray
-    """f64[test_seeds], returns at the end; NaN for a seed that diverged."""
+    """f64[test_seeds], returns at the end; a seed that diverged has the worst of all that are compared."""
 
     @property
     def tested(self) -> Interval:
@@ -92,7 +92,7 @@ def in_words(interval: Interval) -> str:
 
 def compare(search: SearchFile, trials: Trials, folder: Path | None, *, quiet: bool) -> Comparison | None:
     """Train the best trials and the default settings on the test seeds. Interrupted runs resume. None: no trial has a score."""
-    best = [trial for trial in trials.complete[: search.search.top] if not np.isnan(trials.score(trial))]
+    best = [trial for trial in trials.complete[: search.options.top] if not np.isnan(trials.score(trial))]
     if not best:
         return None
     # The default settings come first. What has the same structure trains in one program.
@@ -105,6 +105,9 @@ def compare(search: SearchFile, trials: Trials, folder: Path | None, *, quiet: b
         rows = _train(search, structure, [candidates[i][1] for i in members], out, quiet=quiet)
         for i, row in zip(members, rows, strict=True):
             returns[i] = row
+    # A seed that diverged counts as the worst return of all, as in the search: left out, it would make its settings look better.
+    worst = np.nanmin(returns) if not np.isnan(returns).all() else np.nan
+    returns = [np.where(np.isnan(row), worst, row) for row in returns]
     tuned = [
         Compared(t.number, t.settings, Interval.of(t.tests[trials.rungs.parts]), row)
         for t, row in zip(best, returns[1:], strict=True)
@@ -138,7 +141,7 @@ def _train(
             hyperparams=columns or None,
             out=out,
             eval_every=num_iterations(agent, search.total_steps),
-            eval_episodes=search.search.eval_episodes,
+            eval_episodes=search.options.eval_episodes,
             tensorboard=False,
             quiet=quiet,
         )

@@ -33,7 +33,7 @@ def draw(search: SearchFile, trials: Trials, path: Path) -> None:
             _against_score(axes, search.space[place], trials)
         else:
             axes.axis("off")
-    options = search.search
+    options = search.options
     what = f"{options.method}, {len(trials.all)} trials × {len(search.seeds)} seeds"
     set_title(figure, f"{ALGORITHMS[search.algorithm].title} · {search.env} · {what}")
     save(figure, path)
@@ -57,7 +57,7 @@ def _best_so_far(axes: Any, search: SearchFile, trials: Trials) -> None:
     from matplotlib.ticker import EngFormatter
 
     done = sorted((trial.ended or 0, trials.score(trial)) for trial in trials.complete)
-    per_boundary = search.search.batch * len(search.seeds) * search.total_steps / trials.rungs.parts
+    per_boundary = search.options.batch * len(search.seeds) * search.total_steps / trials.rungs.parts
     x = [at * per_boundary for at, _ in done]
     y = np.fmax.accumulate([score for _, score in done])
     axes.step(x, y, where="post", color=LINE, linewidth=2)

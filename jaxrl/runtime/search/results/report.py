@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxrl.runtime.search.log import BEST
 from jaxrl.runtime.search.results.comparison import Comparison
 from jaxrl.runtime.search.results.pictures import draw
 from jaxrl.runtime.search.search_file import SearchFile
@@ -17,7 +18,7 @@ from jaxrl.runtime.search.sweep import in_a_word
 from jaxrl.runtime.search.trials import Trial, Trials
 from jaxrl.runtime.system.disk import write_atomically
 
-RESULTS, BEST, PICTURE = "results.csv", "best.toml", "search.png"
+RESULTS, PICTURE = "results.csv", "search.png"
 
 
 def write_report(search: SearchFile, trials: Trials, best: Trial, comparison: Comparison | None, folder: Path) -> None:

@@ -15,7 +15,7 @@ from jaxrl.settings.validation import Range, check_count, check_hyperparam, chec
 from jaxrl.training import check_pure
 from jaxrl.types import Agent
 
-POPULATION = "jaxrl.pbt.make:make_population"
+POPULATION = "jaxrl.pbt.builder:make_population"
 """Builder in the spec of a population."""
 
 
@@ -67,16 +67,15 @@ def _bound(
     """Return the population. Its environment may be on the host if it only plays."""
     ready, generations = check_count("ready", ready), check_count("generations", generations)
     check_number("quantile", quantile, Range(0, 0.5, open_low=True))
-    population = Population(
-        agent, ranges_of(agent, space), check_count("members", members, at_least=2), ready, quantile, axis_name
-    )
+    members = check_count("members", members, at_least=2)
+    population = Population(agent, ranges_of(agent, space), members, ready, quantile, generations, axis_name)
     described = None
     if agent.spec:
         settings: dict[str, Any] = {"agent": json.dumps(agent.spec), "space": {name: dict(x) for name, x in space.items()}}
         settings |= {"members": members, "ready": ready, "quantile": quantile, "generations": generations}
         described = spec_of(POPULATION, agent, settings)
     algorithm = agent.algorithm._replace(
-        init=lambda key, hyperparams: population.init_learner(key, hyperparams, generations),
+        init=population.init_learner,
         policy=population.policy,
         buffers=(),
         transferable_fields=(),
@@ -84,7 +83,7 @@ def _bound(
         check_vma=False,  # what devices gather is the same on all of them, which is not typed
     )
     return agent._replace(
-        init=lambda key, hyperparams=None, env_params=None: population.init(key, hyperparams, env_params, generations),
+        init=population.init,
         step=population.step,
         algorithm=algorithm,
         spec=described or {},
