@@ -1,6 +1,7 @@
 """``RemoteLanes``: the slots of a search divided over processes, here or on the machines of a cluster of Ray.
 
-All of them train for one part at a time, and the results come in the order of slots. So a search decides as in one process.
+All of them train for one part at a time, and the results come in the order of slots. So what a search decides depends
+on the number of processes only by rounding.
 """
 
 from __future__ import annotations
