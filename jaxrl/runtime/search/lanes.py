@@ -5,6 +5,7 @@ A slot whose trial has ended is filled again in place, so that no lane waits and
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,9 +35,9 @@ def build(search: SearchFile, structure: Mapping[str, Any]) -> Agent:
     return agent
 
 
-def states_folder(folder: Path, job: int = 0, jobs: int = 1) -> Path:
-    """Return the folder of the checkpoints of a process that holds a part of the slots."""
-    return folder / f"{job}-of-{jobs}"
+def states_folder(folder: Path, part: int = 0, parts: int = 1) -> Path:
+    """Return the folder of the checkpoints of a part of the slots."""
+    return folder / f"{part}-of-{parts}"
 
 
 class Lanes:
@@ -59,11 +60,11 @@ class Lanes:
         """bool[slots, seeds]: False for seeds that have diverged, and in slots that were never filled."""
         self.states: PyTree = None
 
-    @classmethod
-    def of(cls, search: SearchFile, structure: Mapping[str, Any], slots: int) -> Lanes:
-        """Return slots for the trials of a search that have a structure."""
-        names = [d.hyperparam for d in search.space if d.hyperparam is not None]
-        return cls(build(search, structure), slots, search.seeds, names, jax.local_devices())
+    def twin(self) -> Lanes:
+        """Return empty slots that share the programs of these."""
+        twin = copy.copy(self)
+        twin.alive, twin._hyperparams = self.alive.copy(), {name: x.copy() for name, x in self._hyperparams.items()}
+        return twin
 
     def _open(self, slots: int, devices: Sequence[jax.Device]) -> FusedDriver:
         lanes = np.tile(np.asarray(self.seeds), slots).tolist()
@@ -74,8 +75,8 @@ class Lanes:
         fits = [n for n in range(1, self.slots + 1) if self.slots % n == 0 and n * len(self.seeds) % num_devices == 0]
         return next((n for n in fits if 4 * n >= self.slots), self.slots)
 
-    @property
     def compile_seconds(self) -> float:
+        """Return the time spent so far on compiling."""
         others = 0.0 if self._tester is self._driver else self._tester.compile_seconds
         return self._driver.compile_seconds + others
 
@@ -146,19 +147,19 @@ class Lanes:
         mean: np.ndarray = played.mean(-1, dtype=np.float64)  # here: a program for fewer lanes may add in another order
         return mean
 
-    def save(self, folder: Path, step: int, job: int = 0, jobs: int = 1) -> None:
-        """Write a checkpoint of all slots, those of one of several processes."""
+    def save(self, folder: str | Path, step: int, part: int = 0, parts: int = 1) -> None:
+        """Write a checkpoint of these slots, one of several parts of all."""
         save(
-            states_folder(folder, job, jobs),
+            states_folder(Path(folder), part, parts),
             {"states": self.states, "alive": self.alive, "hyperparams": self._hyperparams},
             step,
             keep=2,
         )
 
-    def restore(self, folder: Path, step: int, job: int = 0, jobs: int = 1) -> None:
+    def restore(self, folder: str | Path, step: int, part: int = 0, parts: int = 1) -> None:
         """Continue from a checkpoint."""
         target = {"states": self._driver.shapes(self._columns(1)), "alive": self.alive, "hyperparams": self._hyperparams}
-        saved, _ = restore(states_folder(folder, job, jobs), target, step=step)
+        saved, _ = restore(states_folder(Path(folder), part, parts), target, step=step)
         self.states, self.alive = saved["states"], np.array(saved["alive"])
         self._hyperparams = {name: np.array(values) for name, values in saved["hyperparams"].items()}
 

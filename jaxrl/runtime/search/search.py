@@ -17,7 +17,7 @@ from jaxrl.runtime.search.lanes import build
 from jaxrl.runtime.search.log import MANIFEST
 from jaxrl.runtime.search.optuna_adviser import Mirror
 from jaxrl.runtime.search.progress import SearchProgress
-from jaxrl.runtime.search.remote_lanes import Jobs, RemoteLanes
+from jaxrl.runtime.search.remote_lanes import Jobs, open_remote_lanes
 from jaxrl.runtime.search.results.comparison import Comparison, compare
 from jaxrl.runtime.search.results.report import write_report
 from jaxrl.runtime.search.search_file import SearchFile, check_built, read_search
@@ -116,7 +116,7 @@ def _search(read: SearchFile, folder: Path | None, jobs: Jobs | None, mirror: Mi
         place: dict[str, Any] = {} if mirror is None else {"mirror": mirror.update}
         if jobs is not None and folder is not None:
             cluster = resources.enter_context(jobs.open(folder / LOGS, progress.note))
-            place |= {"open_lanes": partial(RemoteLanes, cluster, jobs), "jobs": jobs.number}
+            place |= {"open_lanes": partial(open_remote_lanes, cluster, jobs), "jobs": jobs.number}
         session = SearchSession(read, folder, progress, lambda: bool(interrupt.requested), **place)
         resources.callback(session.close)
         is_over = session.go()

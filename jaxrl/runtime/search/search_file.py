@@ -53,6 +53,9 @@ class SearchOptions:
     """Seeds of that comparison, which no trial has used."""
     seed: int = 0
     """Seed of the adviser."""
+    groups: int | None = None
+    """Groups in which the trials of a batch are computed. A search with groups finds the same, to the bit, with each number of
+    devices and processes that divides their number. None: a device computes all its trials at once."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,10 @@ def _read_options(table: Any) -> SearchOptions:
     counts = {name: check_count(name, getattr(options, name)) for name in ("trials", "batch", "eval_episodes", "rung_episodes")}
     counts |= {name: check_count(name, getattr(options, name), at_least=0) for name in ("top", "seed")}
     counts["test_seeds"] = check_count("test_seeds", options.test_seeds)
+    if options.groups is not None:
+        counts["groups"] = check_count("groups", options.groups)
+        if options.batch % options.groups:
+            raise ValueError(f"batch = {options.batch} must be a multiple of groups = {options.groups}, which are of equal size")
     if not isinstance(options.rungs, Sequence) or isinstance(options.rungs, str):
         raise TypeError(f"rungs = {options.rungs!r} must be a list of shares, such as [0.1, 0.3, 1.0]")
     for share in options.rungs:

@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, step_folders
 from jaxrl.runtime.remote.errors import RemoteError, WorkerLost
 from jaxrl.runtime.search.advisers import ADVISERS
-from jaxrl.runtime.search.lanes import Lanes, states_folder
+from jaxrl.runtime.search.divided_lanes import open_lanes
+from jaxrl.runtime.search.lanes import states_folder
 from jaxrl.runtime.search.log import TrialLog, up_to
 from jaxrl.runtime.search.progress import SearchProgress
 from jaxrl.runtime.search.search_file import SearchFile
@@ -44,9 +46,9 @@ LOSSES = 3
 OpenLanes = Callable[[SearchFile, Mapping[str, Any]], Any]
 
 
-def open_here(search: SearchFile, structure: Mapping[str, Any]) -> Lanes:
+def open_here(search: SearchFile, structure: Mapping[str, Any]) -> Any:
     """Open the program of a structure in this process."""
-    return Lanes.of(search, structure, search.options.batch)
+    return open_lanes(search, structure, search.options.batch, jax.local_devices())
 
 
 class SearchSession:
@@ -70,7 +72,8 @@ class SearchSession:
           mirror: called at each boundary, to copy the trials elsewhere.
         """
         self.search, self._folder, self._progress, self._stop = search, folder, progress, stop
-        self._open_lanes, self._jobs, self._mirror, self._losses = open_lanes, jobs, mirror, 0
+        self._open_lanes, self._mirror, self._losses = open_lanes, mirror, 0
+        self._parts = search.options.groups or jobs
         options, structures = search.options, len(all_structures(search.space))
         batches = max(1, round(options.trials / (options.batch * ROUNDS * structures)))
         self._most = options.trials if structures == 1 else batches * options.batch
@@ -235,7 +238,7 @@ class SearchSession:
 
     @property
     def compile_seconds(self) -> float:
-        return self._compiled + (self._lanes.compile_seconds if self._lanes else 0.0)
+        return self._compiled + (self._lanes.compile_seconds() if self._lanes else 0.0)
 
     # ------------------------------------------------------------------------------------------------------------------- saving
 
@@ -269,7 +272,7 @@ class SearchSession:
             except (CheckpointError, RemoteError) as error:
                 warn(f"{error}. The search resumes from an earlier one", CheckpointWarning)
                 continue
-            for folder in self._state_folders():  # of a checkpoint that only some processes wrote
+            for folder in self._state_folders():  # of a checkpoint that only some parts wrote
                 for newer, path in step_folders(folder):
                     if newer > step:
                         shutil.rmtree(path)
@@ -278,13 +281,13 @@ class SearchSession:
         return []
 
     def _saved_steps(self) -> list[int]:
-        """Return the boundaries at which all processes wrote a checkpoint, the last one first."""
+        """Return the boundaries at which all parts wrote a checkpoint, the last one first."""
         written = [{step for step, _ in step_folders(folder)} for folder in self._state_folders()]
         return sorted(set.intersection(*written), reverse=True)
 
     def _state_folders(self) -> list[Path]:
         assert self._folder is not None
-        return [states_folder(self._folder / STATES, job, self._jobs) for job in range(self._jobs)]
+        return [states_folder(self._folder / STATES, part, self._parts) for part in range(self._parts)]
 
     def _save_if_due(self) -> None:
         now = time.perf_counter()

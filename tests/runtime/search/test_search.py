@@ -21,10 +21,11 @@ import pytest
 import jaxrl
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.preset_file import named_preset
+from jaxrl.runtime.search.divided_lanes import open_lanes
 from jaxrl.runtime.search.lanes import Lanes, build
 from jaxrl.runtime.search.log import BEST, MANIFEST, TRIALS, TrialLog
 from jaxrl.runtime.search.progress import SearchProgress
-from jaxrl.runtime.search.remote_lanes import Jobs, RemoteLanes
+from jaxrl.runtime.search.remote_lanes import Jobs, open_remote_lanes
 from jaxrl.runtime.search.results import comparison as comparison_module
 from jaxrl.runtime.search.results.comparison import Compared, Comparison, Interval, compare
 from jaxrl.runtime.search.results.report import PICTURE, RESULTS, in_toml
@@ -55,12 +56,11 @@ def open_session(
     """Return a session that writes a checkpoint at each ``every``-th boundary, and stops at one."""
     progress = SearchProgress("", 1, quiet=True)
 
-    def open_lanes(read: SearchFile, structure: Any) -> Lanes:
-        lanes = Lanes.of(read, structure, 1)
-        return Lanes(lanes.agent, read.options.batch, read.seeds, lanes._names, jax.devices()[:devices])
+    def open_on_devices(read: SearchFile, structure: Any) -> Any:
+        return open_lanes(read, structure, read.options.batch, jax.devices()[:devices])
 
     session = SearchSession(
-        read, folder, progress, lambda: stop_at is not None and session.trials.boundary >= stop_at, open_lanes
+        read, folder, progress, lambda: stop_at is not None and session.trials.boundary >= stop_at, open_on_devices
     )
     if folder is not None:
         folder.mkdir(exist_ok=True)
@@ -169,9 +169,10 @@ def test_a_search_whose_states_are_lost_begins_again(whole: SearchSession, tmp_p
 
 
 @pytest.mark.slow
-def test_two_devices_make_the_same_search() -> None:
-    """Bit for bit on Acrobot. On Pendulum, XLA rounds functions such as tanh differently in vectors of other lengths."""
-    read = read_search(SEARCH | {"env": "Acrobot-v1"})
+@pytest.mark.parametrize("groups", [2, 4])
+def test_two_devices_make_the_same_search(groups: int) -> None:
+    """Bit for bit, although XLA rounds functions such as tanh differently in vectors of other lengths."""
+    read = read_search(with_options(groups=groups))
     one, two = open_session(read), open_session(read, devices=2)
     assert one.go() and two.go()
     assert two.trials.all == one.trials.all and two.trials.env_steps == one.trials.env_steps
@@ -349,25 +350,28 @@ def test_intervals_and_the_sentence() -> None:
 
 @pytest.mark.slow
 def test_processes_share_the_slots(tmp_path: Path) -> None:
-    """A search in two processes finds what one finds, also if one of them is killed."""
-    entries = SEARCH | {"env": "Acrobot-v1"}
+    """A search in two processes finds what one finds, also if one of them is killed, or begun by one process and ended by two."""
+    entries = with_options(groups=2)
     one = search(entries, out=tmp_path / "one", quiet=True)
     assert search(entries, out=tmp_path / "two", jobs=2, quiet=True).trials.all == one.trials.all
     assert {path.name for path in (tmp_path / "two" / "logs").iterdir()} == {"lanesworker-0.log", "lanesworker-1.log"}
+    assert not open_session(read_search(entries), tmp_path / "begun", stop_at=4).go()
+    (tmp_path / "begun" / MANIFEST).write_bytes((tmp_path / "one" / MANIFEST).read_bytes())
+    assert search(entries, out=tmp_path / "begun", jobs=2, quiet=True).trials.all == one.trials.all
     notes = list[str]()
     read, jobs, folder = read_search(entries), Jobs(2), tmp_path / "killed"
     folder.mkdir()
     with jobs.open(folder / "logs", notes.append) as cluster:
         progress = SearchProgress("", 1, quiet=True)
         progress.note = notes.append  # type: ignore[method-assign]
-        session = SearchSession(read, folder, progress, lambda: False, partial(RemoteLanes, cluster, jobs), jobs.number)
+        session = SearchSession(read, folder, progress, lambda: False, partial(open_remote_lanes, cluster, jobs), jobs.number)
         train, killed = session._train, list[int]()
 
         def train_and_kill() -> int:
             if session.trials.boundary == 3 and not killed:
                 session._save()
             if session.trials.boundary == 4 and not killed:
-                killed.append(session._lanes._workers[0]._queue.worker.child.process.pid)
+                killed.append(session._lanes.parts[0].worker._queue.worker.child.process.pid)
                 os.kill(killed[0], signal.SIGKILL)
             return train()
 
@@ -390,6 +394,13 @@ def test_processes_share_the_slots(tmp_path: Path) -> None:
 def test_wrong_jobs_are_one_line(keywords: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         search(SEARCH, quiet=True, **keywords)
+
+
+def test_groups_that_processes_cannot_share_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"groups = 2 must be a multiple of jobs=4, which share them evenly"):
+        search(with_options(groups=2), out=tmp_path, jobs=4, quiet=True)
+    with pytest.raises(ValueError, match=r"batch = 4 must be a multiple of groups = 3"):
+        read_search(with_options(groups=3))
 
 
 def test_trials_are_copied_to_optuna(tmp_path: Path) -> None:

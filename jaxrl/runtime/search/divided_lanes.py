@@ -1,0 +1,128 @@
+"""``DividedLanes``: the slots of a search divided into equal parts, in groups of this process or in others.
+
+All parts train at once, and the results come in the order of slots.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from jaxrl.runtime.search.lanes import Lanes, build
+from jaxrl.runtime.search.search_file import SearchFile
+from jaxrl.types import Agent
+
+
+class Part(Protocol):
+    """Some of the slots."""
+
+    def call(self, method: str, *args: Any) -> Future[Any]:
+        """Begin a call of a method of ``Lanes`` or ``DividedLanes``."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DividedLanes:
+    """All slots, with the functions of ``Lanes``."""
+
+    def __init__(self, agent: Agent, parts: Sequence[Part], slots: int, num_seeds: int) -> None:
+        """``slots`` is the number of all of them."""
+        self.agent, self.parts, self._each, self._num_seeds = agent, [*parts], slots // len(parts), num_seeds
+        self._compile_seconds = 0.0
+
+    def _call(self, method: str, arguments: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
+        """Call a method of several parts at once: number -> arguments. Return number -> result."""
+        pending = {number: self.parts[number].call(method, *args) for number, args in arguments.items()}
+        return {number: future.result() for number, future in pending.items()}
+
+    def _all(self, method: str, *args: Any) -> list[Any]:
+        return [*self._call(method, {number: args for number in range(len(self.parts))}).values()]
+
+    def refill(self, trials: Mapping[int, Mapping[str, float]], total_steps: int) -> None:
+        """See ``Lanes``."""
+        divided: dict[int, dict[int, Mapping[str, float]]] = {}
+        for slot, hyperparams in trials.items():
+            divided.setdefault(slot // self._each, {})[slot % self._each] = hyperparams
+        self._call("refill", {number: (trials, total_steps) for number, trials in divided.items()})
+
+    def train(self, iterations: int) -> int:
+        """See ``Lanes``."""
+        rows: int = sum(self._all("train", iterations))
+        self._compile_seconds = max(self._all("compile_seconds"))
+        return rows
+
+    def compile_seconds(self) -> float:
+        """Return the time that the slowest part has spent on compiling, after it last trained."""
+        return self._compile_seconds
+
+    def test(self, slots: Sequence[int], ages: Sequence[int], episodes: int) -> np.ndarray:
+        """See ``Lanes``."""
+        places: dict[int, list[int]] = {}
+        for place, slot in enumerate(slots):
+            places.setdefault(slot // self._each, []).append(place)
+        arguments = {
+            number: ([slots[i] % self._each for i in here], [ages[i] for i in here], episodes) for number, here in places.items()
+        }
+        returns = np.empty((len(slots), self._num_seeds))
+        for number, rows in self._call("test", arguments).items():
+            returns[places[number]] = rows
+        return returns
+
+    def save(self, folder: str | Path, step: int, part: int = 0, parts: int = 1) -> None:
+        """See ``Lanes``: each part saves its slots."""
+        self._at("save", folder, step, part, parts)
+
+    def restore(self, folder: str | Path, step: int, part: int = 0, parts: int = 1) -> None:
+        """See ``Lanes``."""
+        self._at("restore", folder, step, part, parts)
+
+    def _at(self, method: str, folder: str | Path, step: int, part: int, parts: int) -> None:
+        each = len(self.parts)
+        self._call(method, {i: (str(folder), step, part * each + i, parts * each) for i in range(each)})
+
+    def close(self) -> None:
+        """Free the states, or end the processes."""
+        for part in self.parts:
+            part.close()
+
+
+class Group:
+    """A part in this process. Groups on one device share its thread and its programs."""
+
+    def __init__(self, lanes: Lanes, thread: ThreadPoolExecutor) -> None:
+        self._lanes, self._thread = lanes, thread
+
+    def call(self, method: str, *args: Any) -> Future[Any]:
+        """See ``Part``."""
+        return self._thread.submit(getattr(self._lanes, method), *args)
+
+    def close(self) -> None:
+        """Free the states."""
+        self._lanes.close()
+        self._thread.shutdown()
+
+
+def open_lanes(
+    search: SearchFile, structure: Mapping[str, Any], slots: int, devices: Sequence[jax.Device]
+) -> Lanes | DividedLanes:
+    """Return slots in this process: all of a search, or a part.
+
+    With groups, each is a call of a program for one device. Its results do not depend on the number of devices: in arrays of other
+    shapes, and within other programs, XLA rounds differently.
+    """
+    agent, names = build(search, structure), [d.hyperparam for d in search.space if d.hyperparam is not None]
+    if search.options.groups is None:
+        return Lanes(agent, slots, search.seeds, names, devices)
+    each = search.options.batch // search.options.groups
+    groups, used = list[Group](), devices[: slots // each]
+    for place, device in enumerate(used):
+        lanes, thread = Lanes(agent, each, search.seeds, names, [device]), ThreadPoolExecutor(1)
+        groups += [Group(lanes.twin(), thread) for _ in range(place, slots // each, len(used))]
+    return DividedLanes(agent, groups, slots, len(search.seeds))
