@@ -156,7 +156,7 @@ def run_connect_four(options: argparse.Namespace) -> int:
 def run_search(options: argparse.Namespace) -> int:
     from benchmarks import search
 
-    result = search.measure(options.repeats, options.scale, options.out)
+    result = search.measure(options.repeats, options.scale, options.out, with_peers=options.with_peers)
     print(search.search_report(result))
     write_table(options.out)
     return int(search.missed(result))

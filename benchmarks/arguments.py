@@ -108,6 +108,9 @@ def make_parser() -> argparse.ArgumentParser:
     search = commands.add_parser("search", help="hyperparameter search and populations: trials per hour, rungs, advice")
     search.add_argument("--repeats", type=positive, default=3, help="rounds in which both sides take turns (default: 3)")
     search.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
+    search.add_argument(
+        "--with-peers", action="store_true", help="measure RL Zoo and Ray Tune too, which must be installed first"
+    )
 
     overhead = commands.add_parser("overhead", help="cost of checkpoints and logs in a run, and of a loaded policy's call")
     overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")

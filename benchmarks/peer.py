@@ -86,5 +86,7 @@ CORL = Peer("corl", "JAX-CORL", ("distrax", "flax", "omegaconf", "optax", "pydan
 """Peer of ``benchmarks.offline``, whose files are in a clone."""
 TEAMS = Peer("jaxmarl", "JaxMARL", ("distrax", "flashbax", "jaxmarl", "omegaconf", "optax"))
 """Peer of ``benchmarks.teams``, whose scripts are in a clone."""
+ZOO = Peer("zoo", "RL Zoo and Ray Tune", ("rl_zoo3", "stable_baselines3", "ray.tune"))
+"""Peers of ``benchmarks.search``."""
 SELF_PLAY = Peer("pgx", "pgx's example", ("haiku", "mctx", "omegaconf", "optax", "pgx", "pydantic"))
 """Peer of ``benchmarks.self_play``, whose example is in a clone."""

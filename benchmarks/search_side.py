@@ -63,7 +63,7 @@ def measured_population(case: dict[str, Any]) -> dict[str, Any]:
     from jaxrl.runtime.system.devices import request_cpu_devices
 
     request_cpu_devices()
-    agent, members = jaxrl.make_ppo("CartPole-v1", anneal=False), case["members"] or 1
+    agent, members = jaxrl.make_ppo("CartPole-v1", anneal=False, **case["settings"]), case["members"] or 1
     if case["members"]:
         agent = pbt.make(agent, case["space"], members=members, ready=case["ready"])
     seeds = case["populations"] * (1 if case["members"] else case["plain_members"])

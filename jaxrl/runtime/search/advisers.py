@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxrl.runtime.search.space import Space, structure_of
+from jaxrl.runtime.search.space import Space, combinations, structure_of
 from jaxrl.runtime.search.trials import Trials
 
 
@@ -19,7 +19,7 @@ class Adviser(Protocol):
     """Chooses the settings of new trials."""
 
     def ask(self, trials: Trials, count: int, structure: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-        """Return the settings of the next ``count`` trials.
+        """Return the settings of the next ``count`` trials, or of fewer if no others are left.
 
         Args:
           structure: structural settings that they must have; None leaves the first trial free, and the others have its structure.
@@ -63,6 +63,19 @@ def sobol(space: Space, seed: int) -> Adviser:
     return Independent(space, draw)
 
 
+class Grid:
+    """Tries all combinations of a space of lists, in order."""
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space, self._combinations = space, combinations(space)
+
+    def ask(self, trials: Trials, count: int, structure: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+        """See ``Adviser``."""
+        left = [each for each in self._combinations if structure_of(self._space, each) == structure]
+        asked = sum(structure_of(self._space, trial.settings) == structure for trial in trials.all)
+        return left[asked : asked + count]
+
+
 def of_optuna(method: str) -> Callable[[Space, int], Adviser]:
     """Return the maker of an adviser of Optuna's, which is imported when it is called."""
 
@@ -75,6 +88,7 @@ def of_optuna(method: str) -> Callable[[Space, int], Adviser]:
 
 
 ADVISERS: dict[str, Callable[[Space, int], Adviser]] = {
+    "grid": Grid,
     "random": random,
     "sobol": sobol,
     **{method: of_optuna(method) for method in ("tpe", "cmaes", "gp", "nsga2")},

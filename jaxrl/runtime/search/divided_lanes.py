@@ -5,7 +5,6 @@ All parts train at once, and the results come in the order of slots.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -51,6 +50,13 @@ class DividedLanes:
         for slot, hyperparams in trials.items():
             divided.setdefault(slot // self._each, {})[slot % self._each] = hyperparams
         self._call("refill", {number: (trials, total_steps) for number, trials in divided.items()})
+
+    def free(self, slots: Sequence[int]) -> None:
+        """See ``Lanes``."""
+        divided: dict[int, list[int]] = {}
+        for slot in slots:
+            divided.setdefault(slot // self._each, []).append(slot % self._each)
+        self._call("free", {number: (slots,) for number, slots in divided.items()})
 
     def train(self, iterations: int) -> int:
         """See ``Lanes``."""
@@ -114,8 +120,8 @@ def open_lanes(
 ) -> Lanes | DividedLanes:
     """Return slots in this process: all of a search, or a part.
 
-    With groups, each is a call of a program for one device. Its results do not depend on the number of devices: in arrays of other
-    shapes, and within other programs, XLA rounds differently.
+    With groups, each is a call of a program for one device, so its results do not depend on the number of devices. In arrays of
+    other shapes, and in other programs, XLA rounds differently.
     """
     agent, names = build(search, structure), [d.hyperparam for d in search.space if d.hyperparam is not None]
     if search.options.groups is None:

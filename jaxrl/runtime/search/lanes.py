@@ -98,6 +98,10 @@ class Lanes:
         chosen = np.repeat([slot in trials for slot in range(self.slots)], len(self.seeds))
         self.states = self._driver.call("refill", _choose, (0, 0, 0), fresh, self.states, chosen)
 
+    def free(self, slots: Sequence[int]) -> None:
+        """Freeze slots that have no trial."""
+        self.alive[[*slots]] = False
+
     def _columns(self, total_steps: int) -> dict[str, np.ndarray]:
         """Return the hyperparameters of all lanes."""
         columns = {name: np.repeat(values, len(self.seeds)) for name, values in self._hyperparams.items()}

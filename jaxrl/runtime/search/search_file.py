@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from jaxrl.registry import ALGORITHMS
+from jaxrl.runtime.logs.run_folder import plain
 from jaxrl.runtime.search.advisers import ADVISERS
 from jaxrl.runtime.search.halving import Rungs
 from jaxrl.runtime.search.settings_file import (
@@ -18,7 +19,7 @@ from jaxrl.runtime.search.settings_file import (
     read_toml,
     refuse_unknown,
 )
-from jaxrl.runtime.search.space import Space, read_space
+from jaxrl.runtime.search.space import Space, all_structures, combinations, read_space
 from jaxrl.runtime.search.trials import OBJECTIVES
 from jaxrl.runtime.training_loop.members import check_members
 from jaxrl.settings.aliases import nearest
@@ -33,8 +34,9 @@ class SearchOptions:
     """Table ``[search]`` of a file."""
 
     method: str = "tpe"
-    """random, sobol, tpe, cmaes, gp or nsga2."""
+    """grid, random, sobol, tpe, cmaes, gp or nsga2."""
     trials: int = 128
+    """At least so many; those of a grid are all combinations."""
     batch: int = 16
     """Trials that train at a time, in one program."""
     rungs: Sequence[float] = (1.0,)
@@ -101,7 +103,7 @@ def read_search(
       TypeError, ValueError: an entry is missing, unknown or not allowed.
     """
     shown = "the search" if isinstance(source, Mapping) else os.fspath(source)
-    entries = dict(source) if isinstance(source, Mapping) else read_toml(source, "search")
+    entries = plain(source) if isinstance(source, Mapping) else read_toml(source, "search")  # as the log will have them
     refuse_unknown(shown, entries, ENTRIES)
     check_algorithm(shown, entries, ("algorithm", "env", "total_steps", "space"), import_rule)
     algorithm = str(entries["algorithm"])
@@ -118,7 +120,7 @@ def read_search(
             _checked_seeds(entries.get("seeds", 4)),
             {name: checked_setting(algorithm, name, value) for name, value in settings.items()},
             space,
-            _read_options(entries.get("search", {})),
+            _read_options(entries.get("search", {}), space),
             entries,
         )
     except (TypeError, ValueError) as error:
@@ -137,12 +139,12 @@ def _checked_seeds(seeds: Any) -> tuple[int, ...]:
     return tuple(checked)
 
 
-def _read_options(table: Any) -> SearchOptions:
+def _read_options(table: Any, space: Space) -> SearchOptions:
     names = [field.name for field in fields(SearchOptions)]
     if not isinstance(table, Mapping):
         raise TypeError(f"[search] must be a table with {', '.join(names)}")
     refuse_unknown("[search]", table, names)
-    options = SearchOptions(**table)
+    options = SearchOptions(**(_of_grid(table, space) if table.get("method") == "grid" else table))
     for name, value, allowed in (("method", options.method, [*ADVISERS]), ("objective", options.objective, [*OBJECTIVES])):
         if value not in allowed:
             raise ValueError(
@@ -162,6 +164,17 @@ def _read_options(table: Any) -> SearchOptions:
     Rungs.from_shares(options.rungs)
     check_number("keep", options.keep, Range(0, 1, open_low=True))
     return SearchOptions(**{**vars(options), **counts, "rungs": tuple(map(float, options.rungs))})
+
+
+def _of_grid(table: Mapping[str, Any], space: Space) -> dict[str, Any]:
+    """Return the options of a grid, with its number of trials and a batch that is not larger than it needs to be."""
+    if ranges := [d.name for d in space if not d.choices]:
+        raise ValueError(f"a grid needs lists of values, and {ranges[0]} is a range")
+    if "trials" in table:
+        raise ValueError("the trials of a grid are all combinations: leave out trials")
+    trials, structures = len(combinations(space)), len(all_structures(space))
+    batch = check_count("batch", table.get("batch", SearchOptions.batch))
+    return {**table, "trials": trials, "batch": min(batch, trials // structures)}
 
 
 def check_built(search: SearchFile, structure: Mapping[str, Any]) -> None:

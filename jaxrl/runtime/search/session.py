@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, step_folders
 from jaxrl.runtime.remote.errors import RemoteError, WorkerLost
@@ -25,8 +24,9 @@ from jaxrl.runtime.search.divided_lanes import open_lanes
 from jaxrl.runtime.search.lanes import states_folder
 from jaxrl.runtime.search.log import TrialLog, up_to
 from jaxrl.runtime.search.progress import SearchProgress
+from jaxrl.runtime.search.rounds import Rounds
 from jaxrl.runtime.search.search_file import SearchFile
-from jaxrl.runtime.search.space import all_structures, hyperparams_of, structure_of
+from jaxrl.runtime.search.space import hyperparams_of, structure_of
 from jaxrl.runtime.search.trials import Event, Trial, Trials, asked_event, ended_event, returns_event
 from jaxrl.runtime.system.warn import warn
 from jaxrl.training import num_iterations
@@ -38,8 +38,6 @@ CHECKPOINT_EVERY = 60.0
 """Seconds between two checkpoints, at least."""
 SHARE = 0.03
 """Largest share of the time that is spent on them."""
-ROUNDS = 3
-"""Rounds in which a structure is chosen, for each structure there is, on average."""
 LOSSES = 3
 """Most times that a search resumes from its checkpoint because a process was lost."""
 
@@ -74,10 +72,7 @@ class SearchSession:
         self.search, self._folder, self._progress, self._stop = search, folder, progress, stop
         self._open_lanes, self._mirror, self._losses = open_lanes, mirror, 0
         self._parts = search.options.groups or jobs
-        options, structures = search.options, len(all_structures(search.space))
-        batches = max(1, round(options.trials / (options.batch * ROUNDS * structures)))
-        self._most = options.trials if structures == 1 else batches * options.batch
-        """Trials of a round that count."""
+        self._rounds = Rounds(search)
         self._log = None if folder is None else TrialLog(folder)
         self._adviser = ADVISERS[search.options.method](search.space, search.options.seed)
         self.trials = Trials(search.rungs, search.options.objective)
@@ -183,33 +178,24 @@ class SearchSession:
         """Return whether all trials of the last round that count have ended; True if no round has begun."""
         if not (number := self.trials.rounds):
             return True
-        counted = [trial for trial in self.trials.all if trial.round == number - 1][: self._round_size(number - 1)]
-        return len(counted) == self._round_size(number - 1) and all(trial.end for trial in counted)
+        counted = [trial for trial in self.trials.all if trial.round == number - 1][: self._rounds.size(number - 1)]
+        return len(counted) == self._rounds.size(number - 1) and all(trial.end for trial in counted)
 
     def _fill(self, at: int) -> None:
-        """Begin new trials in free slots, until the last trial that counts has ended."""
+        """Begin new trials in free slots, until the last trial that counts has ended, or until there are no others to try."""
         is_new = self._is_round_over()
         number = self.trials.rounds - (not is_new)
         free = sorted({*range(self.search.options.batch)} - {trial.slot for trial in self.trials.running})
-        if not free or self._round_size(number) <= 0:
+        if not free or not self._rounds.size(number):
             return
-        structure = self._to_explore(number) if is_new else structure_of(self.search.space, self.trials.all[-1].settings)
+        structure = self._rounds.structure(number) if is_new else structure_of(self.search.space, self.trials.all[-1].settings)
         settings = self._adviser.ask(self.trials, len(free), structure)
-        for slot, each in zip(free, settings, strict=True):
+        for slot, each in zip(free, settings, strict=False):
             self._apply(asked_event(at, len(self.trials.all), number, slot, each))
-        self._refill(at)
-
-    def _to_explore(self, number: int) -> dict[str, Any] | None:
-        """Return the structure of a round, so that each is tried before the adviser chooses; None from then on."""
-        structures = all_structures(self.search.space)
-        rounds = -(-self.search.options.trials // self._most)
-        if number >= min(len(structures), max(1, rounds // 2)):
-            return None
-        return structures[np.random.default_rng(self.search.options.seed).permutation(len(structures))[number]]
-
-    def _round_size(self, number: int) -> int:
-        """Return how many trials of a round, all with one structure, count. Further ones only keep its lanes busy."""
-        return min(self._most, self.search.options.trials - number * self._most)
+        if settings:
+            self._refill(at)
+        if idle := free[len(settings) :]:
+            self._lanes.free(idle)
 
     # ------------------------------------------------------------------------------------------------------ programs and states
 

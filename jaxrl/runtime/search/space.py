@@ -76,6 +76,10 @@ def structure_of(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def all_structures(space: Space) -> list[dict[str, Any]]:
     """Return all structures of a space. Each needs a program."""
-    dimensions = [d for d in space if d.is_structure]
-    names, values = [d.name for d in dimensions], [d.choices for d in dimensions]
-    return [dict(zip(names, each, strict=True)) for each in itertools.product(*values)]
+    return combinations([d for d in space if d.is_structure])
+
+
+def combinations(dimensions: Sequence[Dimension]) -> list[dict[str, Any]]:
+    """Return all combinations of the choices of dimensions."""
+    names, choices = [d.name for d in dimensions], [d.choices for d in dimensions]
+    return [dict(zip(names, each, strict=True)) for each in itertools.product(*choices)]

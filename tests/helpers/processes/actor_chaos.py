@@ -184,9 +184,11 @@ def train(faults: int, seed: int = 0, disturber_of: Callable[..., Disturber] = D
             iterations += 1
             beyond += not disturber.is_alive()
             time.sleep(0 if beyond else PAUSE)
+        if driver.failure is not None:
+            driver.close()
+            raise AssertionError(f"the pool gave up after {len(disturber.done)} faults: {disturber.done}") from driver.failure
         played, wrong, restarts = metrics["charts/episodic_return"], list(pool.wrong), pool.restarts
         driver.close()
-        wrong += [] if driver.failure is None else [f"the pool gave up: {driver.failure}"]
         wrong += [f"unused order: {path.name}" for path in Path(folder).iterdir()]
     if iterations != pool.number or states.learner.version.tolist() != [iterations]:
         wrong.append(f"{iterations} iterations learnt {states.learner.version.tolist()} times from {pool.number} rollouts")
