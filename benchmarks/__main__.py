@@ -37,6 +37,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "fine-tuning": run_fine_tuning,
             "connect-four": run_connect_four,
             "search": run_search,
+            "landscape": run_landscape,
             "overhead": run_overhead,
             "replay": run_replay,
             "memory": run_memory,
@@ -160,6 +161,15 @@ def run_search(options: argparse.Namespace) -> int:
     print(search.search_report(result))
     write_table(options.out)
     return int(search.missed(result))
+
+
+def run_landscape(options: argparse.Namespace) -> int:
+    from benchmarks import landscape
+
+    result = landscape.measure(options.out, options.searches)
+    print(landscape.landscape_report(result))
+    write_table(options.out)
+    return int(landscape.missed(result))
 
 
 def run_overhead(options: argparse.Namespace) -> int:

@@ -112,6 +112,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--with-peers", action="store_true", help="measure RL Zoo and Ray Tune too, which must be installed first"
     )
 
+    landscape = commands.add_parser("landscape", help="env steps that searches need, on tables of returns that are computed once")
+    landscape.add_argument("--searches", type=positive, default=20, help="searches of each method (default: 20)")
+
     overhead = commands.add_parser("overhead", help="cost of checkpoints and logs in a run, and of a loaded policy's call")
     overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
     overhead.add_argument("--chunk-seconds", type=fraction, default=1.0, help="length of a chunk, up to 1 (default: 1)")
@@ -181,6 +184,7 @@ def make_parser() -> argparse.ArgumentParser:
         fine_tuning,
         connect_four,
         search,
+        landscape,
         table,
     ):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")

@@ -34,7 +34,7 @@ def _optuna() -> Any:
         import optuna
     except ImportError:
         raise ImportError(
-            'this method needs Optuna: pip install "jaxrl[search]". The methods random and sobol need nothing further'
+            'this method needs Optuna: pip install "jaxrl[search]". The methods random, sobol and grid need nothing further'
         ) from None
     return optuna
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from jaxrl.builder.spec import check_env_id
 from jaxrl.runtime.logs.live_status import live_status
 from jaxrl.runtime.logs.run_folder import LOCK, contents, first_difference, plain
-from jaxrl.runtime.search.lanes import build
+from jaxrl.runtime.search.lanes.lanes import build
+from jaxrl.runtime.search.lanes.remote_lanes import Jobs, open_remote_lanes
 from jaxrl.runtime.search.log import MANIFEST
 from jaxrl.runtime.search.optuna_adviser import Mirror
 from jaxrl.runtime.search.progress import SearchProgress
-from jaxrl.runtime.search.remote_lanes import Jobs, open_remote_lanes
 from jaxrl.runtime.search.results.comparison import Comparison, compare
 from jaxrl.runtime.search.results.report import write_report
 from jaxrl.runtime.search.search_file import SearchFile, check_built, read_search

@@ -70,7 +70,7 @@ class SearchFile:
     seeds: tuple[int, ...]
     """Of each trial, the same for all."""
     settings: Mapping[str, Any]
-    """Settings that all trials share."""
+    """Settings that all trials share, unless they are in the space; the result is compared with them."""
     space: Space
     options: SearchOptions
     plain: Mapping[str, Any]
@@ -110,8 +110,6 @@ def read_search(
     settings, structural = entries.get("settings", {}), grid_names(algorithm)
     refuse_unknown(f"{shown}, [settings]", settings, [*structural[0], *structural[1]])
     space = read_space(f"{shown}, [space]", algorithm, entries["space"])
-    if in_both := sorted({*settings} & {d.name for d in space}):
-        raise ValueError(f"{shown}: {in_both[0]} is in [settings] and in [space]: keep it in only one of them")
     try:
         return SearchFile(
             algorithm,

@@ -20,8 +20,8 @@ import jax
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, step_folders
 from jaxrl.runtime.remote.errors import RemoteError, WorkerLost
 from jaxrl.runtime.search.advisers import ADVISERS
-from jaxrl.runtime.search.divided_lanes import open_lanes
-from jaxrl.runtime.search.lanes import states_folder
+from jaxrl.runtime.search.lanes.divided_lanes import open_lanes
+from jaxrl.runtime.search.lanes.lanes import states_folder
 from jaxrl.runtime.search.log import TrialLog, up_to
 from jaxrl.runtime.search.progress import SearchProgress
 from jaxrl.runtime.search.rounds import Rounds

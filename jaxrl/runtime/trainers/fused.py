@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -77,6 +78,8 @@ class FusedDriver:
         """
         self.compile_seconds = 0.0
         """Time spent so far on tracing and compiling."""
+        self._compiling = threading.Lock()
+        """Held while a program is compiled, as several threads may call it."""
         self.agent, self.devices_per_seed = agent, devices_per_seed
         self.stepping = stepping or (agent if devices_per_seed == 1 else on_axis(agent, DATA))
         self._seeds = np.asarray(seeds, np.uint32)
@@ -94,18 +97,22 @@ class FusedDriver:
     def init(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:
         """Return the states of all seeds, sharded; ``hyperparams`` to change are one value for all seeds or [num_seeds]."""
         args = (self._seeds, per_seed(hyperparams, len(self._seeds)))
-        if "init" not in self.programs:
-            start = time.perf_counter()
-            # Each device creates all environments of its seeds, as a single device would, and keeps its own share.
-            init = self._lower(self._mapped(self._init_one, (0, 0), *args), *args, out_shardings=self._shardings)
-            size, here = stored_bytes(self.agent.algorithm, init.out_info.learner), list(self._mesh.local_devices)
-            # Each process checks its own memory only.
-            check_replay_fits(self.agent, size * len(here) // self._mesh.size, len(self._seeds), here)
-            compiling = Compiling(partial(init.compile, self._init_options))  # in the background, while Python traces `iterate`
-            self.programs["iterate"] = self.compile_iterate(self._sharded(init.out_info))
-            self.programs["init"] = compiling.result()
-            self.compile_seconds += time.perf_counter() - start
+        with self._compiling:
+            if "init" not in self.programs:
+                self._compile_init(*args)
         return self.programs["init"](*args)
+
+    def _compile_init(self, *args: Any) -> None:
+        start = time.perf_counter()
+        # Each device creates all environments of its seeds, as a single device would, and keeps its own share.
+        init = self._lower(self._mapped(self._init_one, (0, 0), *args), *args, out_shardings=self._shardings)
+        size, here = stored_bytes(self.agent.algorithm, init.out_info.learner), list(self._mesh.local_devices)
+        # Each process checks its own memory only.
+        check_replay_fits(self.agent, size * len(here) // self._mesh.size, len(self._seeds), here)
+        compiling = Compiling(partial(init.compile, self._init_options))  # in the background, while Python traces `iterate`
+        self.programs["iterate"] = self.compile_iterate(self._sharded(init.out_info))
+        self.programs["init"] = compiling.result()
+        self.compile_seconds += time.perf_counter() - start
 
     def compile_iterate(self, states: AgentState) -> Any:
         """Compile ``iterate`` for states of these shapes and shardings, as given by ``shapes``."""
@@ -210,10 +217,11 @@ class FusedDriver:
           donate: donate the first argument.
           gives: ``PartitionSpec`` of the result.
         """
-        if name not in self.programs:
-            start = time.perf_counter()
-            self.programs[name] = self._compile(function, axes, *args, donate=donate, gives=gives)
-            self.compile_seconds += time.perf_counter() - start
+        with self._compiling:
+            if name not in self.programs:
+                start = time.perf_counter()
+                self.programs[name] = self._compile(function, axes, *args, donate=donate, gives=gives)
+                self.compile_seconds += time.perf_counter() - start
         return self.programs[name](*args)
 
     def _compile(

@@ -21,11 +21,11 @@ import pytest
 import jaxrl
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.preset_file import named_preset
-from jaxrl.runtime.search.divided_lanes import open_lanes
-from jaxrl.runtime.search.lanes import Lanes, build
+from jaxrl.runtime.search.lanes.divided_lanes import open_lanes
+from jaxrl.runtime.search.lanes.lanes import Lanes, build
+from jaxrl.runtime.search.lanes.remote_lanes import Jobs, open_remote_lanes
 from jaxrl.runtime.search.log import BEST, MANIFEST, TRIALS, TrialLog
 from jaxrl.runtime.search.progress import SearchProgress
-from jaxrl.runtime.search.remote_lanes import Jobs, open_remote_lanes
 from jaxrl.runtime.search.results import comparison as comparison_module
 from jaxrl.runtime.search.results.comparison import Compared, Comparison, Interval, compare
 from jaxrl.runtime.search.results.report import PICTURE, RESULTS, in_toml
@@ -191,6 +191,50 @@ def test_structure_is_chosen_for_a_round(tmp_path: Path) -> None:
     assert [len(lengths) for lengths in by_round.values()] == [1] * len(by_round) and len(by_round) >= 4
     assert by_round[0] | by_round[1] == {4, 8}  # each is tried first
     assert len(session.trials.all) == 16
+
+
+GRID = {name: SEARCH[name] for name in ("algorithm", "env", "total_steps", "seeds")} | {
+    "settings": {name: value for name, value in SEARCH["settings"].items() if name != "model"},
+    "space": {
+        "learning_rate": [1e-3, 1e-2, 3e-2],
+        "gamma": [0.9, 0.99],
+        "model": [{"hidden_sizes": (8,)}, {"hidden_sizes": (4,)}],
+    },
+    "search": {"method": "grid", "batch": 4, "eval_episodes": 8, "top": 0},
+}
+
+
+@pytest.mark.slow
+def test_a_grid_tries_all_combinations_once(tmp_path: Path) -> None:
+    """Also when it is resumed, and with rungs. Slots without a trial train nothing."""
+    wanted = [*itertools.product([[8], [4]], [1e-3, 1e-2, 3e-2], [0.9, 0.99])]
+    whole = open_session(read_search(GRID))
+    assert whole.go()
+
+    def tried(session: SearchSession) -> list[Any]:
+        return [
+            (t.settings["model"]["hidden_sizes"], t.settings["learning_rate"], t.settings["gamma"]) for t in session.trials.all
+        ]
+
+    assert tried(whole) == wanted and {trial.end for trial in whole.trials.all} == {"complete"}
+    assert [trial.slot for trial in whole.trials.all] == [0, 1, 2, 3, 0, 1] * 2 and whole.trials.busy(4) == 0.75
+    assert 0.98 < whole.trials.env_steps / (12 * 2 * 512) <= 1  # rows between two episodes do not count
+    halved = GRID | {"search": GRID["search"] | {"rungs": [0.5, 1.0]}}
+    assert not open_session(read_search(halved), tmp_path / "search", stop_at=2).go()
+    session = open_session(read_search(halved), tmp_path / "search")
+    assert session.go() and tried(session) == wanted
+    assert {trial.end for trial in session.trials.all} == {"complete", "stopped"}
+    parts = sum(trial.ended - trial.begun for trial in session.trials.all if trial.ended)
+    assert 0.98 < session.trials.env_steps / (parts * 2 * 256) <= 1
+
+
+def test_a_grid_is_checked() -> None:
+    assert read_search(GRID | {"search": {"method": "grid"}}).options.trials == 12
+    assert read_search(GRID | {"search": {"method": "grid"}}).options.batch == 6  # combinations of one structure
+    with pytest.raises(ValueError, match=r"the trials of a grid are all combinations: leave out trials"):
+        read_search(GRID | {"search": {"method": "grid", "trials": 8}})
+    with pytest.raises(ValueError, match=r"a grid needs lists of values, and learning_rate is a range"):
+        read_search(GRID | {"space": {"learning_rate": {"low": 1e-3, "high": 1e-2}}})
 
 
 def test_auc_is_the_mean_over_the_training() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from jaxrl.runtime.search.advisers import ADVISERS
 from jaxrl.runtime.search.halving import LEAST_RESULTS, Rungs, continues
+from jaxrl.runtime.search.lanes.lanes import build
 from jaxrl.runtime.search.log import TRIALS, TrialLog, up_to
 from jaxrl.runtime.search.search_file import read_search
 from jaxrl.runtime.search.space import all_structures, read_space, structure_of
@@ -84,9 +85,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "twice": ({"space": {"gamma": [0.9, 0.9]}}, r"has 0\.9 twice"),
     "choice": ({"space": {"gamma": [1.9]}}, r"gamma=1\.9 is not allowed"),
     "empty choice": ({"space": {"gamma": []}}, "at least one value"),
-    "in both": ({"settings": {"learning_rate": 1e-3}}, r"learning_rate is in \[settings\] and in \[space\]"),
     "setting": ({"settings": {"num_epoch": 1}}, r"\[settings\]: 'num_epoch' is unknown"),
-    "method": ({"search": {"method": "tpee"}}, r"method = 'tpee' must be one of random, .*Did you mean 'tpe'\?"),
+    "method": ({"search": {"method": "tpee"}}, r"method = 'tpee' must be one of grid, random, .*Did you mean 'tpe'\?"),
     "option": ({"search": {"trails": 3}}, r"\[search\]: 'trails' is unknown\. Did you mean 'trials'\?"),
     "objective": ({"search": {"objective": "last"}}, "objective = 'last' must be one of final, auc"),
     "trials": ({"search": {"trials": 0}}, "trials=0 must be an integer >= 1"),
@@ -105,6 +105,14 @@ def test_a_wrong_entry_is_one_line(case: str) -> None:
     with pytest.raises((TypeError, ValueError), match=text) as caught:
         read_search(BASE | change)
     assert "\n" not in str(caught.value)
+
+
+def test_settings_in_both_tables_are_defaults() -> None:
+    """Trials have those of the space, and the comparison has the others."""
+    both = BASE | {"settings": {"learning_rate": 5e-3, "num_envs": 4}, "space": BASE["space"] | {"num_envs": [2, 8]}}
+    read = read_search(both)
+    default, trial = build(read, {}), build(read, {"num_envs": 8})
+    assert (default.hyperparams.learning_rate, default.num_envs, trial.num_envs) == (5e-3, 4, 8)
 
 
 def test_defaults_and_test_seeds() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxrl.runtime.logs.records import EVALUATION_RETURN
 from jaxrl.runtime.plots.statistics import seed_interval
 from jaxrl.runtime.run import RunDiverged, run
-from jaxrl.runtime.search.lanes import build
+from jaxrl.runtime.search.lanes.lanes import build
 from jaxrl.runtime.search.search_file import SearchFile
 from jaxrl.runtime.search.space import hyperparams_of, structure_of
 from jaxrl.runtime.search.trials import Trials

@@ -36,7 +36,7 @@ A search file:
   num_envs = [8, 16]               # structure: a program for each value
 
   [search]
-  method = "tpe"                   # random, sobol; with jaxrl[search]: tpe, cmaes, gp, nsga2
+  method = "tpe"                   # random, sobol, grid; with jaxrl[search]: tpe, cmaes, gp, nsga2
   trials = 128
   rungs = [0.1, 0.3, 1.0]
 """

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl.runtime.remote.cluster import Cluster, RemoteObject, open_cluster
-from jaxrl.runtime.search.divided_lanes import DividedLanes, open_lanes
-from jaxrl.runtime.search.lanes import build
+from jaxrl.runtime.search.lanes.divided_lanes import DividedLanes, open_lanes
+from jaxrl.runtime.search.lanes.lanes import build
 from jaxrl.runtime.search.search_file import SearchFile, read_search
 from jaxrl.runtime.system.devices import enable_compilation_cache
 from jaxrl.settings.validation import Range, check_count, check_number, check_switches

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from jaxrl.runtime.search.lanes import Lanes, build
+from jaxrl.runtime.search.lanes.lanes import Lanes, build
 from jaxrl.runtime.search.search_file import SearchFile
 from jaxrl.types import Agent
 
@@ -100,7 +100,7 @@ class DividedLanes:
 
 
 class Group:
-    """A part in this process. Groups on one device share its thread and its programs."""
+    """A part in this process. Groups on one device share its programs."""
 
     def __init__(self, lanes: Lanes, thread: ThreadPoolExecutor) -> None:
         self._lanes, self._thread = lanes, thread
@@ -127,8 +127,11 @@ def open_lanes(
     if search.options.groups is None:
         return Lanes(agent, slots, search.seeds, names, devices)
     each = search.options.batch // search.options.groups
-    groups, used = list[Group](), devices[: slots // each]
-    for place, device in enumerate(used):
-        lanes, thread = Lanes(agent, each, search.seeds, names, [device]), ThreadPoolExecutor(1)
-        groups += [Group(lanes.twin(), thread) for _ in range(place, slots // each, len(used))]
+    used = devices[: slots // each]
+    if used[0].platform == "cpu":
+        used = used[:1] * len(used)  # a core executes programs of any device, so one compilation is enough
+    lanes = {device: Lanes(agent, each, search.seeds, names, [device]) for device in used}
+    threads = [ThreadPoolExecutor(1) for _ in used]
+    places = [place % len(used) for place in range(slots // each)]
+    groups = [Group(lanes[used[place]].twin(), threads[place]) for place in places]
     return DividedLanes(agent, groups, slots, len(search.seeds))

@@ -30,7 +30,7 @@ from jaxrl.types import Agent, AgentState, Array, Policy, PyTree
 def build(search: SearchFile, structure: Mapping[str, Any]) -> Agent:
     """Build the agent of the trials with a structure."""
     check_built(search, structure)
-    agent: Agent = ALGORITHMS[search.algorithm].load().make(search.env, **search.settings, **structure)
+    agent: Agent = ALGORITHMS[search.algorithm].load().make(search.env, **{**search.settings, **structure})
     check_pure(agent, "a search")
     return agent
 
