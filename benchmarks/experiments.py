@@ -104,6 +104,16 @@ EXPERIMENTS = {
             for name, (builder, settings) in MINATAR.items()
         ),
         *(in_envpool(algorithm) for algorithm in ("ppo", "impala")),
+        Experiment("ppo-cartpole-drift", "make_ppo", "CartPole-v1", {"surrogate": "drift"}, 500_000, 16, 495),
+        Experiment(
+            "ppo-pendulum-noise",
+            "make_ppo",
+            "Pendulum-v1",
+            {**PRESETS["ppo-pendulum"].settings, "mean_noise": 0.3},
+            2_000_000,
+            8,
+            -180,
+        ),
         in_envpool("a2c", num_seeds=16),
         in_envpool("dqn", 100_000),
         by_workers("ppo", "a2c"),

@@ -12,7 +12,7 @@ from jaxrl.algorithms.common.optimistic_exploration import Optimistic
 from jaxrl.algorithms.common.planning.dynamics import EnsembleDynamics, SimulatorDynamics
 from jaxrl.algorithms.common.planning.planners import CEM, MPPI, RandomShooting
 from jaxrl.algorithms.common.planning.tree_search import PUCT, Gumbel
-from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
+from jaxrl.algorithms.common.ppo_objectives import Clip, Drift, KLPenalty
 from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Munchausen, Scalar
 from jaxrl.algorithms.common.quantile_critics import Quantiles
 from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature
@@ -41,6 +41,7 @@ __all__ = [
     "Cloning",
     "Conservative",
     "Double",
+    "Drift",
     "Ensemble",
     "EnsembleDynamics",
     "Episode",

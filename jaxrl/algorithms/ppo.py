@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxrl.algorithms.common import on_policy
 from jaxrl.algorithms.common.on_policy import OnPolicyConfig, act, drawn_actions, mean_kl, observe, prepare_actor_critic
-from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
+from jaxrl.algorithms.common.ppo_objectives import Clip, Drift, KLPenalty
 from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.intrinsic.part import with_intrinsic
@@ -54,7 +54,7 @@ class PPOConfig(OnPolicyConfig):
     """Minibatches per pass, one gradient step each; must divide num_envs * rollout_length (num_envs for a recurrent model)."""
     normalize_advantages: bool = True
     """Scale advantages to mean 0 and standard deviation 1 within each minibatch."""
-    surrogate: Clip | KLPenalty = Clip()
+    surrogate: Clip | KLPenalty | Drift = Clip()
     """Surrogate objective, which keeps the new policy close to the old one."""
     normalize_values: bool = added(False)
     """Let the value regress to targets that are normalised by their running mean and standard deviation (Yu et al. 2022)."""
@@ -62,6 +62,9 @@ class PPOConfig(OnPolicyConfig):
     """Stop an iteration's gradient steps at the first minibatch with an approx_kl above this; 0: never stop."""
     accumulation_steps: Count = added(1)
     """Parts of each minibatch, whose gradients are computed in turn to save memory. With 1, jaxrl may use more on a CPU."""
+    mean_noise: NonNegative = added(0.0)
+    """Half the width of the uniform noise that gradient steps add to the mean of a policy for Box actions (RPO: Rahman and Xue
+    2022); 0: none."""
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -87,6 +90,10 @@ class PPOHyperparams(NamedTuple):
     total_steps: shared.TotalSteps = 0.0
 
 
+NOISE = 2**32 - 1
+"""Stream of random numbers for ``mean_noise``."""
+
+
 class Batch(NamedTuple):
     """Training batch. Leaves are [N, ...] for memoryless models and [N, T, ...] (whole sequences) for recurrent ones."""
 
@@ -105,6 +112,8 @@ class Batch(NamedTuple):
     valid: Array
     policy: PyTree = ()
     """With ``KLPenalty``, the distribution of the policy that acted."""
+    noise: PyTree = ()
+    """With ``mean_noise``, what is added to the mean."""
 
 
 ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
@@ -148,10 +157,13 @@ def ppo_loss(
 ) -> tuple[Array, dict[str, Array]]:
     """−L^CLIP (or −L^KLPEN) + vf_coef·L^VF − ent_coef·S (eq. 9), as means over the valid rows of all devices."""
     output = apply_model(model, params, batch.inputs, batch.carry)
-    log_ratio = output.policy.log_prob(batch.action) - batch.log_prob
+    policy = output.policy
+    if config.mean_noise:
+        policy = policy._replace(mean=policy.mean + batch.noise)
+    log_ratio = policy.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
-    policy_loss, logged = config.surrogate.policy_loss(hp, learner, batch, ratio, output.policy)
-    value_loss, entropy = 0.5 * config.surrogate.value_error(hp, batch, output.value), output.policy.entropy()
+    policy_loss, logged = config.surrogate.policy_loss(hp, learner, batch, ratio, policy)
+    value_loss, entropy = 0.5 * config.surrogate.value_error(hp, batch, output.value), policy.entropy()
 
     logged |= {
         "losses/policy_loss": policy_loss,
@@ -161,6 +173,24 @@ def ppo_loss(
     }
     total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
     return valid_means(total, logged, batch.valid, axis_name)
+
+
+def mean_noise_keys(config: PPOConfig, key: Key, axis_name: str | None) -> Key | None:
+    """Return a key for each epoch, which no other device has and ``minibatches`` does not use; None without ``mean_noise``."""
+    if not config.mean_noise:
+        return None
+    own = jax.random.fold_in(key, NOISE)
+    return jax.random.split(
+        own if axis_name is None else jax.random.fold_in(own, jax.lax.axis_index(axis_name)), config.num_epochs
+    )
+
+
+def with_mean_noise(config: PPOConfig, batch: Batch, key: Key | None) -> Batch:
+    """Draw the noise of an epoch, with ``mean_noise``."""
+    if key is None:
+        return batch
+    width = config.mean_noise
+    return batch._replace(noise=jax.random.uniform(key, batch.action.shape, minval=-width, maxval=width))
 
 
 Carry: TypeAlias = tuple[Progress, Array | None]
@@ -173,6 +203,7 @@ def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> 
     moments, batch = normalized_values(learner.statistics.values, raw, setup.axis_name)
     sizes = (batch.valid.shape[0], rollout.env_id.shape[0], config.num_epochs, config.num_minibatches)
     order = minibatches(setup.update_key(learner), *sizes, setup.axis_name)
+    noise_keys = mean_noise_keys(config, setup.update_key(learner), setup.axis_name)
 
     def loss(params: PyTree, part: Batch, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
         total, metrics = ppo_loss(setup.model, config, hp, params, part, axis_name, learner)
@@ -186,11 +217,13 @@ def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> 
         going, new = stop_on_kl(config.stop_kl, metrics, going, new, progress, setup.axis_name)
         return (new, going), (stack(metrics), going)
 
-    def epoch(carry: Carry, order: Array) -> tuple[Carry, tuple[Stacked, Array | None]]:
-        return jax.lax.scan(minibatch, carry, shuffled(batch, order, config.normalize_advantages, setup.axis_name))
+    def epoch(carry: Carry, inputs: tuple[Array, Key | None]) -> tuple[Carry, tuple[Stacked, Array | None]]:
+        order, key = inputs
+        noisy = with_mean_noise(config, batch, key)
+        return jax.lax.scan(minibatch, carry, shuffled(noisy, order, config.normalize_advantages, setup.axis_name))
 
     start = (descent.start(learner.params, learner.opt_state), jnp.array(True) if config.stop_kl else None)
-    (progress, _), (logged, going) = jax.lax.scan(epoch, start, order)
+    (progress, _), (logged, going) = jax.lax.scan(epoch, start, (order, noise_keys))
     learnt, metrics = descent.finish(progress), mean_over_taken_steps(unstack(logged), going)
     error = raw.advantage if setup.intrinsic is None else raw.target - raw.value
     metrics["losses/explained_variance"] = explained_variance(raw.target, error, raw.valid, setup.axis_name)
@@ -217,11 +250,14 @@ def make_ppo(env: EnvLike, **keywords: Any) -> Agent:
     prepared = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, keywords)
     config, network = prepared.setup.config, prepared.setup.model
     config.surrogate.check_policy(prepared.output.policy)
+    if config.mean_noise and not hasattr(prepared.output.policy, "mean"):
+        raise TypeError("mean_noise is for policies with a mean, as for Box actions: leave it out")
 
     def minibatch(learner: Any, rollout: Rollout) -> Batch:
         """Return the first minibatch, for checking extra losses."""
         batch = targets(network, config, learner, rollout, learner.hyperparams)
         batch = normalized_values(learner.statistics.values, batch, prepared.setup.axis_name)[1]
+        batch = with_mean_noise(config, batch, jax.random.key(0) if config.mean_noise else None)
         return jax.tree.map(lambda x: x[: x.shape[0] // config.num_minibatches], batch)
 
     return prepared.bind(make_algorithm(prepared.setup), batch=minibatch)

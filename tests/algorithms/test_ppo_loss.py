@@ -19,7 +19,9 @@ from jaxrl.algorithms.ppo import (
     Batch,
     PPOConfig,
     PPOHyperparams,
+    mean_noise_keys,
     ppo_loss,
+    with_mean_noise,
 )
 from jaxrl.distributions import Categorical
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -41,6 +43,7 @@ def numpy_loss(discrete: bool, params: Any, batch: Batch, hp: Any, config: PPOCo
     """Compute the loss (Schulman et al. 2017, eq. 7 and 9) over the valid rows in double precision."""
     x, w, v = (np.asarray(a, np.float64) for a in (batch.inputs.obs, params["w"], params["v"]))
     valid, out, value = batch.valid, x @ w, x @ v
+    out = out + batch.noise if config.mean_noise else out
     if discrete:
         log_p = out - np.log(np.exp(out).sum(-1, keepdims=True))
         log_prob, entropy = log_p[np.arange(N), batch.action], -(np.exp(log_p) * log_p).sum(-1)
@@ -128,6 +131,28 @@ def test_the_loss_with_a_penalty_is_the_papers(discrete: bool) -> None:
     expected = numpy_loss(discrete, params, batch, HP, config)
     assert {"total": float(total), **floats(metrics)} == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert_bit_equal(function(params, with_other_invalid_rows(batch, np.nan)), ((total, metrics), gradient))
+
+
+def test_the_loss_with_noise_on_the_mean() -> None:
+    """Rahman and Xue 2022: log-probability and entropy are those of the policy with the noise."""
+    config, (params, batch) = PPOConfig(mean_noise=0.5), loss_case(discrete=False)
+    noisy = with_mean_noise(config, batch, jax.random.key(3))
+    assert noisy.noise.shape == batch.action.shape and 0.4 < np.abs(noisy.noise).max() <= 0.5
+    noisy = jax.tree.map(np.asarray, noisy)
+    (total, metrics), _ = loss_and_gradient(False, config)(params, noisy)
+    expected = numpy_loss(False, params, noisy, HP, config)
+    assert {"total": float(total), **floats(metrics)} == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    without = numpy_loss(False, params, batch, HP, PPOConfig())
+    assert expected["losses/policy_loss"] != pytest.approx(without["losses/policy_loss"], rel=0.01)
+
+
+def test_each_epoch_and_each_device_draws_other_noise() -> None:
+    config = PPOConfig(mean_noise=0.5, num_epochs=3)
+    keys = mean_noise_keys(config, jax.random.key(0), None)
+    on_devices = jax.vmap(lambda _: mean_noise_keys(config, jax.random.key(0), "data"), axis_name="data")(np.arange(2))
+    drawn = {tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in [*keys, *on_devices.ravel()]}  # type: ignore[misc, union-attr]
+    assert len(drawn) == 9
+    assert mean_noise_keys(PPOConfig(), jax.random.key(0), None) is None
 
 
 def with_other_invalid_rows(batch: Batch, garbage: float) -> Batch:

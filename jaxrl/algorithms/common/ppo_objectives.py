@@ -1,4 +1,4 @@
-"""Surrogate objectives of PPO, as options: clipped ratio and adaptive KL penalty.
+"""Surrogate objectives of PPO, as options: clipped ratio, adaptive KL penalty, and the drift of DPO.
 
 A surrogate uses the ratio of an action's probabilities under the new and the old policy, and keeps the new policy close to the
 old one. Equation numbers are those of Schulman et al. 2017.
@@ -20,18 +20,37 @@ from jaxrl.types import Array
 Logged = dict[str, Array]
 
 
+class Surrogate(Option):
+    """What surrogates have in common."""
+
+    def with_state(self, learner: Any) -> Any:
+        """Add the surrogate's state to the learner."""
+        return learner
+
+    def policy_loss(self, hp: Any, learner: Any, batch: Any, ratio: Array, policy: Any) -> tuple[Array, Logged]:
+        """Return the loss of each row, and values of each row to log."""
+        raise NotImplementedError
+
+    def value_error(self, hp: Any, batch: Any, value: Array) -> Array:
+        """Return the squared error of the value of each row."""
+        return (value - batch.target) ** 2
+
+    def refresh(self, learner: Any, divergence: Callable[[], Array]) -> tuple[Logged, Logged]:
+        """Return the learner's fields after an iteration, and scalars to log; ``divergence`` measures KL(old ‖ new)."""
+        return {}, {}
+
+    def check_policy(self, policy: Any) -> None:
+        """Raise TypeError if the surrogate needs a method that the policy's distribution lacks."""
+
+
 @option("clip")
-class Clip(Option):
+class Clip(Surrogate):
     """Clip the ratio to [1 − eps, 1 + eps] (eq. 7)."""
 
     eps: Positive = hyperparameter("clip_eps", 0.2)
     """Distance of the probability ratio from 1 at which its gradient stops."""
     value_loss: bool = False
     """Clip the change of the value to ±eps, too."""
-
-    def with_state(self, learner: Any) -> Any:
-        """Add the surrogate's state to the learner."""
-        return learner
 
     def policy_loss(self, hp: Any, learner: Any, batch: Any, ratio: Array, policy: Any) -> tuple[Array, Logged]:
         """Return −min(ratio·A, clip(ratio, 1 − clip_eps, 1 + clip_eps)·A) of each row (eq. 7), and values of each row to log."""
@@ -41,8 +60,8 @@ class Clip(Option):
         return -jnp.where(moves, ratio, near) * batch.advantage, {"losses/clipfrac": outside}
 
     def value_error(self, hp: Any, batch: Any, value: Array) -> Array:
-        """Return the squared error of the value of each row."""
-        error = (value - batch.target) ** 2
+        """Return the squared error of the value of each row, of the clipped one where that is larger."""
+        error = super().value_error(hp, batch, value)
         if not self.value_loss:
             return error
         near = batch.value + jnp.clip(value - batch.value, -hp.clip_eps, hp.clip_eps)
@@ -51,12 +70,25 @@ class Clip(Option):
         outside = jnp.abs(value - batch.value) > hp.clip_eps
         return jnp.where(outside & (clipped > error), clipped, error)
 
-    def refresh(self, learner: Any, divergence: Callable[[], Array]) -> tuple[Logged, Logged]:
-        """Return the learner's fields after an iteration, and scalars to log; ``divergence`` measures KL(old ‖ new)."""
-        return {}, {}
 
-    def check_policy(self, policy: Any) -> None:
-        """Raise TypeError if the surrogate needs a method that the policy's distribution lacks."""
+@option("drift")
+class Drift(Surrogate):
+    """Subtract a drift, which a search by evolution found (DPO: Lu et al. 2022, *Discovered Policy Optimisation*)."""
+
+    alpha: Positive = 2.0
+    """Scale of the drift of actions with a positive advantage."""
+    beta: Positive = 0.6
+    """Scale of that of others, which depends on the logarithm of the ratio."""
+
+    def policy_loss(self, hp: Any, learner: Any, batch: Any, ratio: Array, policy: Any) -> tuple[Array, Logged]:
+        """Return drift − ratio·A of each row, where drift = max(0, x − s·tanh(x / s)) with x = (ratio − 1)·A and s = alpha for
+        A ≥ 0, and with x = log(ratio)·A and s = beta otherwise."""
+        is_good = batch.advantage >= 0
+        log_ratio = jnp.log(jnp.maximum(ratio, jnp.finfo(jnp.float32).tiny))
+        moved = jnp.where(is_good, ratio - 1, log_ratio) * batch.advantage
+        scale = jnp.where(is_good, self.alpha, self.beta)
+        drift = jax.nn.relu(moved - scale * jnp.tanh(moved / scale))
+        return drift - ratio * batch.advantage, {"losses/drift": drift}
 
 
 class PenaltyState(Learner):
@@ -71,7 +103,7 @@ COEF_RANGE = (1e-6, 1e6)
 
 
 @option("kl")
-class KLPenalty(Option):
+class KLPenalty(Surrogate):
     """Subtract β·KL(old ‖ new), with a coefficient β that adapts (eq. 8)."""
 
     coef: Positive = 1.0
@@ -85,9 +117,6 @@ class KLPenalty(Option):
     def policy_loss(self, hp: Any, learner: Any, batch: Any, ratio: Array, policy: Any) -> tuple[Array, Logged]:
         """Return β·KL(old ‖ new) − ratio·A of each row (eq. 8), with the divergence of the distributions in closed form."""
         return learner.kl_coef * batch.policy.kl(policy) - ratio * batch.advantage, {}
-
-    def value_error(self, hp: Any, batch: Any, value: Array) -> Array:
-        return (value - batch.target) ** 2
 
     def refresh(self, learner: Any, divergence: Callable[[], Array]) -> tuple[Logged, Logged]:
         """Halve β if KL(old ‖ new) is below target / 1.5, and double it if above target · 1.5 (section 4)."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.algorithms.common.ppo_objectives import COEF_RANGE, Clip, KLPenalty
+from jaxrl.algorithms.common.ppo_objectives import COEF_RANGE, Clip, Drift, KLPenalty
 from jaxrl.distributions import Normal
 from jaxrl.optimize.learner import Learner
 
@@ -27,6 +27,25 @@ def test_the_clip_keeps_the_worse_of_both() -> None:
     np.testing.assert_array_equal(logged["losses/clipfrac"], [1, 1, 0, 0, 1, 1])
     gradient = jax.grad(lambda ratio: Clip().policy_loss(*given, ratio, None)[0].sum())(RATIO)
     np.testing.assert_array_equal(gradient, [-1, 0, -2, 2, 0, 3])
+
+
+def test_the_drift_is_that_of_dpo() -> None:
+    """Against the equations in NumPy. At a ratio of 1 neither the drift nor its gradient changes the policy gradient."""
+    batch = SimpleNamespace(advantage=ADVANTAGE)
+    rows, logged = Drift(alpha=2.0, beta=0.6).policy_loss(None, None, batch, RATIO, None)
+    expected = []
+    for r, a in zip(RATIO.astype(float), ADVANTAGE.astype(float), strict=True):
+        x, scale = ((r - 1) * a, 2.0) if a >= 0 else (np.log(r) * a, 0.6)
+        expected.append(max(0.0, x - scale * np.tanh(x / scale)))
+    np.testing.assert_allclose(logged["losses/drift"], expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(rows, np.array(expected) - RATIO * ADVANTAGE, rtol=1e-5)
+    assert expected[4] > 0 and expected[1] > 0 and expected[0] == expected[5] == 0  # a drift only where the advantage pushes away
+
+    def loss(ratio: Any) -> Any:
+        return Drift().policy_loss(None, None, batch, ratio, None)[0].sum()
+
+    np.testing.assert_array_equal(jax.grad(loss)(jnp.ones(6)), -ADVANTAGE)
+    assert np.isfinite(jax.grad(loss)(jnp.zeros(6))).all()
 
 
 def test_the_penalty_is_beta_times_the_divergence_from_the_old_policy() -> None:
