@@ -50,7 +50,7 @@ POPULATION: dict[str, Any] = {
     "total_steps": 200_000,
 }
 PEER_TRIALS, PEER_GENERATIONS = 3, 4
-"""Trials of RL Zoo in each process, and generations of Ray Tune's population, of which the first is not timed."""
+"""Trials of RL Zoo in each process, and generations of Ray Tune's population. The first generation is not timed."""
 LEAST_TRIALS_RATIO, LEAST_TUNE_RATIO = 30.0, 20.0
 SCORE, LEAST_POPULATIONS, LEAST_POPULATION_RATE = 475.0, 7, 0.9
 """Median of a population's members that must be reached, and by how many populations."""

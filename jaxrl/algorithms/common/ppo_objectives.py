@@ -21,7 +21,7 @@ Logged = dict[str, Array]
 
 
 class Surrogate(Option):
-    """What surrogates have in common."""
+    """Base class of surrogates, without a state or a clipped value."""
 
     def with_state(self, learner: Any) -> Any:
         """Add the surrogate's state to the learner."""

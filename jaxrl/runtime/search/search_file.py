@@ -36,7 +36,7 @@ class SearchOptions:
     method: str = "tpe"
     """grid, random, sobol, tpe, cmaes, gp or nsga2."""
     trials: int = 128
-    """At least so many; those of a grid are all combinations."""
+    """Number of trials, at least. A grid has one for each combination."""
     batch: int = 16
     """Trials that train at a time, in one program."""
     rungs: Sequence[float] = (1.0,)

@@ -127,7 +127,7 @@ def open_lanes(
     if search.options.groups is None:
         return Lanes(agent, slots, search.seeds, names, devices)
     each = search.options.batch // search.options.groups
-    used = devices[: slots // each]
+    used = [*devices][: slots // each]
     if used[0].platform == "cpu":
         used = used[:1] * len(used)  # a core executes programs of any device, so one compilation is enough
     lanes = {device: Lanes(agent, each, search.seeds, names, [device]) for device in used}
