@@ -43,6 +43,28 @@ def test_requirements(change: dict[str, Any], unmet: list[str]) -> None:
     assert search.missed(result) == bool(unmet)
 
 
+VERSIONS = {"rl_zoo3": "2", "ray": "3"}
+PEERS: dict[str, Any] = {
+    "zoo": [{"trials": 3, "seconds": 18.75, "versions": VERSIONS}],  # 576 an hour with one seed, 144 with four
+    "tune": {"env_steps": 10_000, "seconds": 1.0, "versions": VERSIONS},
+    "population": {"sps": 250_000.0},
+}
+
+
+def test_requirements_beside_peers() -> None:
+    """A trial of RL Zoo has one seed, so four of them have as many env steps as one here."""
+    named = {name: (measured, is_met) for name, _, measured, is_met in search.requirements(GOOD | PEERS)}
+    assert named["trials per hour ÷ RL Zoo's, of equal env steps"] == ("32", True)
+    assert named["env steps/s of a population ÷ Ray Tune's"] == ("25", True)
+    slower = GOOD | PEERS | {"population": {"sps": 150_000.0}, "budget": FOUND | {"seconds": 110.0}}
+    assert [name for name, *_, is_met in search.requirements(slower) if not is_met] == [
+        "trials per hour ÷ RL Zoo's, of equal env steps",
+        "env steps/s of a population ÷ Ray Tune's",
+    ]
+    text = search.search_report(GOOD | PEERS)
+    assert "RL Zoo 2" in text and "576 trials an hour" in text and "10k env steps/s" in text
+
+
 def test_the_report() -> None:
     text = search.search_report(GOOD)
     assert "4,608 trials an hour" in text and re.search(r"with rungs +\| +128 \|", text) and "100k" in text

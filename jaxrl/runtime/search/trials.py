@@ -49,6 +49,8 @@ class Trials:
     def __init__(self, rungs: Rungs, objective: str, events: Iterable[Event] = ()) -> None:
         self.rungs, self._objective = rungs, objective
         self.all: list[Trial] = []
+        self._known: dict[tuple[int, int], float] = {}
+        """Number of a trial and age -> score, if no later test can change it."""
         self.boundary = -1
         """Last boundary whose events are complete. Between two boundaries each slot trains for one part."""
         self.env_steps = 0
@@ -97,11 +99,16 @@ class Trials:
         return float(np.mean(scores)) if scores else math.nan
 
     def _tested(self, trial: Trial, age: int) -> float:
+        if (trial.number, age) in self._known:
+            return self._known[trial.number, age]
         returns = np.asarray(trial.tests.get(age, [math.nan]))
-        if np.isnan(returns).any():
+        if has_diverged := bool(np.isnan(returns).any()):
             seen = [x for each in self.all for x in each.tests.get(age, ()) if not math.isnan(x)]
             returns = np.where(np.isnan(returns), min(seen, default=math.nan), returns)
-        return float(trimmed_mean(returns, METRICS["iqm"]))
+        score = float(trimmed_mean(returns, METRICS["iqm"]))
+        if not has_diverged:
+            self._known[trial.number, age] = score
+        return score
 
     def is_kept(self, trial: Trial, keep: float) -> bool:
         """Return whether a trial that was just tested at a rung continues, compared with all that ever reached this rung."""
