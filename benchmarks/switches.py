@@ -49,6 +49,7 @@ SWITCHES = {
     "apex": Variant("+ an ε per environment", {"epsilon_start": 0.4, "epsilon_end": 0.4, "exploration": "spread"}),
     "noisy": Variant("+ noisy layers", {"noise": "noisy", "epsilon_start": 0.0, "epsilon_end": 0.0}),
     "c51": Variant("+ C51", {**CARTPOLE_RETURNS, **CROSS_ENTROPY}),
+    "hl-gauss": Variant("+ HL-Gauss", {"head": {"name": "hl_gauss", "v_min": 0.0, "v_max": 100.0}, **CROSS_ENTROPY}),
     "qr": Variant("+ QR", {"head": {"name": "qr", **QUANTILES}, **SUMMED}),
     "iqn": Variant("+ IQN", {"head": {"name": "iqn", **QUANTILES}, **SUMMED, "replay_ratio": 4}),
     "one-step": Variant("− n-step returns", {"n_step": 1, "learning_rate": 3e-3}),

@@ -13,7 +13,7 @@ from jaxrl.algorithms.common.planning.dynamics import EnsembleDynamics, Simulato
 from jaxrl.algorithms.common.planning.planners import CEM, MPPI, RandomShooting
 from jaxrl.algorithms.common.planning.tree_search import PUCT, Gumbel
 from jaxrl.algorithms.common.ppo_objectives import Clip, Drift, KLPenalty
-from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Munchausen, Scalar
+from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, HLGauss, Munchausen, Scalar
 from jaxrl.algorithms.common.quantile_critics import Quantiles
 from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature
 from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN
@@ -55,6 +55,7 @@ __all__ = [
     "Greedy",
     "Gumbel",
     "GumbelSoftmax",
+    "HLGauss",
     "KLPenalty",
     "LagrangeCQL",
     "LearnedTemperature",

@@ -23,6 +23,7 @@ from jaxrl.algorithms.common.q_heads import (
     QR,
     Double,
     Greedy,
+    HLGauss,
     Munchausen,
     OnlineAndTarget,
     Scalar,
@@ -60,7 +61,7 @@ class DQNConfig(HindsightConfig):
     """Rewards in a return before it bootstraps; 1 in the paper."""
     target_update_interval: Count = 64
     """Updates between changes of the target network."""
-    head: Scalar | C51 | QR | IQN = added(Scalar())
+    head: Scalar | C51 | HLGauss | QR | IQN = added(Scalar())
     """Outputs of the network for each action: its value, or the distribution of its return."""
     bootstrap: Double | Greedy | Munchausen = added(Double())
     """The value of the next observation in targets."""

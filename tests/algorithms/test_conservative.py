@@ -18,7 +18,7 @@ from jaxrl.algorithms.common.critic_ensemble import Ensemble
 from jaxrl.algorithms.common.offline import conservative_updates
 from jaxrl.algorithms.common.offline.conservative import CQL, Conservative, Penalty, sampled_gap
 from jaxrl.algorithms.common.offline.conservative_updates import ConservativeBatch, penalty, values_of_data
-from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Scalar
+from jaxrl.algorithms.common.q_heads import C51, IQN, QR, HLGauss, Scalar
 from jaxrl.algorithms.dqn import DQNConfig, dqn_loss
 from jaxrl.algorithms.sac import SACConfig, SACHyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -104,7 +104,7 @@ def test_values_of_a_bandit_are_at_the_fixed_point() -> None:
     np.testing.assert_allclose(found, expected, atol=0.03)
 
 
-HEADS: dict[str, Any] = {"scalar": Scalar(), "c51": C51(5, -3, 3), "qr": QR(4), "iqn": IQN(4)}
+HEADS: dict[str, Any] = {"scalar": Scalar(), "c51": C51(5, -3, 3), "hl_gauss": HLGauss(5, -3, 3), "qr": QR(4), "iqn": IQN(4)}
 
 
 @pytest.mark.parametrize("head", HEADS)

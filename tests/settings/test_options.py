@@ -133,7 +133,8 @@ def test_a_wrong_option_gives_one_line(way: str, algorithm: str, setting: str, k
         (C51, "head=C51 is a class: write head=C51()"),
         (
             Double(),
-            r"head=Double\(\) must be Scalar\(…\), C51\(…\), QR\(…\) or IQN\(…\), or its name: 'scalar', 'c51', 'qr' or 'iqn'",
+            r"head=Double\(\) must be Scalar\(…\), C51\(…\), HLGauss\(…\), QR\(…\) or IQN\(…\), or its name: "
+            "'scalar', 'c51', 'hl_gauss', 'qr' or 'iqn'",
         ),
         (None, r"head=None must be Scalar"),
         (7, r"head=7 must be Scalar"),

@@ -1,5 +1,5 @@
-"""Value heads of Q-networks (scalar, C51, QR, IQN), with their Q-values and losses; and bootstrapping, from the best next action
-or softly (Munchausen). Heads and ways to bootstrap are options of DQN.
+"""Value heads of Q-networks (scalar, C51, HL-Gauss, QR, IQN), with their Q-values and losses; and bootstrapping, from the best
+next action or softly (Munchausen). Heads and ways to bootstrap are options of DQN.
 """
 
 from __future__ import annotations
@@ -78,6 +78,13 @@ def c51_loss(support: Array | np.ndarray, outputs: Array, batch: Transitions, be
     return loss, jnp.maximum(loss + xlogy(target, target).sum(-1), 0.0)
 
 
+def normal_histogram(y: Array, edges: Array | np.ndarray, deviation: float) -> Array:
+    """Return the mass of N(y, deviation²) between neighbouring ``edges`` f32[K + 1], as shares of that within them, f32[N, K]
+    (Imani and White 2018, section 3). ``y`` f32[N] is clipped to the edges."""
+    mass = jax.scipy.stats.norm.cdf((edges - jnp.clip(y, edges[0], edges[-1])[:, None]) / deviation)
+    return jnp.diff(mass) / (mass[:, -1:] - mass[:, :1])
+
+
 def tilted_huber(values: Array, target: Array, fractions: Array, threshold: float = 1.0) -> tuple[Array, Array]:
     """Return |τ − 1(y < θ)|·H(y − θ) and |y − θ|, f32[..., K, M] each, for each quantile θ, at its fraction τ, and each target y.
 
@@ -118,6 +125,11 @@ class Scalar(Option):
         return QHead(lambda outputs, obs: outputs, lambda outputs: outputs, scalar_loss, {})
 
 
+def check_bounds(v_min: float, v_max: float, why: str) -> None:
+    if v_min >= v_max:
+        raise ValueError(f"v_min={v_min:g} must be below v_max={v_max:g}: {why}")
+
+
 @option("c51")
 class C51(Option):
     """The distribution of an action's return, as probabilities of fixed returns (Bellemare et al. 2017)."""
@@ -130,8 +142,7 @@ class C51(Option):
     """The largest of these returns."""
 
     def check(self) -> None:
-        if self.v_min >= self.v_max:
-            raise ValueError(f"v_min={self.v_min:g} must be below v_max={self.v_max:g}: atoms are the returns between them")
+        check_bounds(self.v_min, self.v_max, "atoms are the returns between them")
 
     @property
     def functions(self) -> QHead:
@@ -141,6 +152,39 @@ class C51(Option):
             return masked((jax.nn.softmax(outputs) * support).sum(-1), obs)
 
         return QHead(values, jax.nn.softmax, partial(c51_loss, support), {"num_outputs": self.num_atoms})
+
+
+@option("hl_gauss")
+class HLGauss(Option):
+    """A value as the mean of a histogram, trained by cross-entropy with normal distributions around the targets (HL-Gauss:
+    Farebrother et al. 2024, *Stop Regressing*)."""
+
+    num_bins: Annotated[int, Range(2, integral=True)] = 51
+    """Number of bins of equal width."""
+    v_min: Real = -10.0
+    """Lower edge of the first bin, a sum of discounted rewards. Smaller targets are clipped to it."""
+    v_max: Real = 10.0
+    """Upper edge of the last bin."""
+    sigma: Positive = 0.75
+    """Standard deviation of these distributions, in widths of a bin."""
+
+    def check(self) -> None:
+        check_bounds(self.v_min, self.v_max, "bins are between them")
+
+    @property
+    def functions(self) -> QHead:
+        edges = np.linspace(self.v_min, self.v_max, self.num_bins + 1, dtype=np.float32)
+        centres, deviation = (edges[:-1] + edges[1:]) / 2, self.sigma * float(edges[1] - edges[0])
+
+        def mean(outputs: Array) -> Array:
+            return (jax.nn.softmax(outputs) * centres).sum(-1)
+
+        def loss(outputs: Array, batch: Transitions, beyond: Array) -> tuple[Array, Array]:
+            chosen, y = select_outputs(outputs, batch.action), jax.lax.stop_gradient(bootstrapped(batch, beyond))
+            loss = -(normal_histogram(y, edges, deviation) * jax.nn.log_softmax(chosen)).sum(-1)
+            return loss, jnp.abs(mean(chosen) - y)
+
+        return QHead(lambda outputs, obs: masked(mean(outputs), obs), mean, loss, {"num_outputs": self.num_bins})
 
 
 @option("qr")
@@ -173,7 +217,7 @@ class IQN(QR):
         return QHead(values, lambda outputs: outputs.values, loss, {"num_fractions": self.num_quantiles})
 
 
-Head: TypeAlias = Scalar | C51 | QR | IQN
+Head: TypeAlias = Scalar | C51 | HLGauss | QR | IQN
 
 
 def check_outputs(model: Any, output: PyTree, action_space: Any, head: Head) -> None:

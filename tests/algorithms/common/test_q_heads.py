@@ -9,10 +9,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, Munchausen, Scalar, projected
+from jaxrl.algorithms.common.q_heads import (
+    C51,
+    IQN,
+    QR,
+    Double,
+    Greedy,
+    HLGauss,
+    Munchausen,
+    Scalar,
+    normal_histogram,
+    projected,
+)
 from jaxrl.algorithms.dqn import RAINBOW, DQNConfig, dqn_loss
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.options import Noisy, Spread
@@ -33,7 +45,13 @@ K = 5
 """Number of atoms or quantiles."""
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
-HEADS = {"scalar": Scalar(), "c51": C51(K, v_min=-2.0, v_max=2.5), "qr": QR(K, huber_threshold=0.3), "iqn": IQN(K)}
+HEADS = {
+    "scalar": Scalar(),
+    "c51": C51(K, v_min=-2.0, v_max=2.5),
+    "hl_gauss": HLGauss(K, v_min=-2.0, v_max=2.5),
+    "qr": QR(K, huber_threshold=0.3),
+    "iqn": IQN(K),
+}
 FRACTIONS = np.random.default_rng(9).uniform(size=(N, K)).astype(np.float32)
 
 
@@ -59,6 +77,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 SUPPORT = np.linspace(-2.0, 2.5, K)
+EDGES = np.linspace(-2.0, 2.5, K + 1)
 
 
 def outputs(head: str, w: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -67,7 +86,17 @@ def outputs(head: str, w: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def q_values(head: str, y: np.ndarray) -> np.ndarray:
-    return {"scalar": lambda: y, "c51": lambda: softmax(y) @ SUPPORT}.get(head, lambda: y.mean(-1))()
+    means = {
+        "scalar": lambda: y,
+        "c51": lambda: softmax(y) @ SUPPORT,
+        "hl_gauss": lambda: softmax(y) @ ((EDGES[1:] + EDGES[:-1]) / 2),
+    }
+    return means.get(head, lambda: y.mean(-1))()
+
+
+def returns_of_actions(head: str, y: np.ndarray) -> np.ndarray:
+    """Return what may be averaged over actions."""
+    return softmax(y) if head == "c51" else q_values(head, y) if head == "hl_gauss" else y
 
 
 def shared_by_hand(probabilities: np.ndarray, returns: np.ndarray) -> np.ndarray:
@@ -89,6 +118,10 @@ def row_loss(
         return float(0.5 * (y - reward - discount * beyond) ** 2)
     if head == "c51":
         return float(-shared_by_hand(beyond, reward + discount * SUPPORT) @ np.log(softmax(y)))
+    if head == "hl_gauss":
+        target = scipy.stats.norm(np.clip(reward + discount * beyond, -2.0, 2.5), 0.75 * 0.9)
+        mass = target.cdf(EDGES)
+        return float(-(np.diff(mass) / (mass[-1] - mass[0])) @ np.log(softmax(y)))
     total = 0.0
     for theta, tau in zip(y, fractions, strict=True):
         for z in reward + discount * beyond:
@@ -105,7 +138,7 @@ def by_hand(head: str, config: DQNConfig, params: dict[str, Any], w: Any, target
         outputs(head, p, x)
         for p, x in ((params["w"], batch.inputs.obs), (target, after), (w if config.bootstrap == Double() else target, after))
     )
-    per_action_return = softmax(theirs) if head == "c51" else theirs
+    per_action_return = returns_of_actions(head, theirs)
     soft, total = config.bootstrap if isinstance(config.bootstrap, Munchausen) else None, 0.0
     for i in np.flatnonzero(batch.valid):
         reward, discount = float(batch.reward[i]), float(batch.discount[i])
@@ -168,7 +201,21 @@ def test_a_projection_shares_out_what_is_between_atoms() -> None:
     np.testing.assert_allclose(mine.sum(-1), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("head", HEADS)
+def test_the_mean_of_a_histogram_is_its_value() -> None:
+    """Within the edges up to a thousandth, with a deviation of 0.75 bins; beyond them, targets are clipped."""
+    head = HLGauss(num_bins=51, v_min=-10.0, v_max=10.0)
+    edges = np.linspace(-10, 10, 52)
+    y = np.array([-8.0, -3.3, 0.0, 0.1, 7.77], np.float32)
+    mass = np.asarray(normal_histogram(jnp.asarray(y), edges.astype(np.float32), 0.75 * (edges[1] - edges[0])))
+    np.testing.assert_allclose(mass.sum(-1), 1, rtol=1e-5)
+    values = head.functions.values(jnp.log(jnp.asarray(mass) + 1e-12), jnp.zeros(5))
+    np.testing.assert_allclose(values, y, atol=1e-3)
+    beyond = normal_histogram(jnp.array([10.0, 99.0]), edges.astype(np.float32), 0.3)
+    assert_bit_equal(beyond[0], beyond[1])
+    assert float(beyond[1, -1]) > 0.7
+
+
+@pytest.mark.parametrize("head", [name for name in HEADS if name != "hl_gauss"])
 def test_how_much_there_was_to_learn(head: str) -> None:
     """The error is |δ|; for C51 a divergence, which is 0 at the optimum; for quantiles the mean over all pairs."""
     loss, (w, _, batch) = HEADS[head].functions.loss, case(head)
@@ -188,16 +235,26 @@ def test_how_much_there_was_to_learn(head: str) -> None:
         assert head != "scalar" or not np.abs(nothing).max() > 1e-5
 
 
+def test_how_far_a_histogram_was_from_its_target() -> None:
+    w, _, batch = case("hl_gauss")
+    mine = linear_model("hl_gauss").apply(w, (), batch.inputs)[1]
+    values = q_values("hl_gauss", outputs("hl_gauss", w, batch.inputs.obs))[np.arange(N), batch.action]
+    now = batch._replace(reward=np.zeros(N, np.float32), discount=np.ones(N, np.float32))
+    _, errors = HEADS["hl_gauss"].functions.loss(mine, now, jnp.full(N, 0.3))
+    np.testing.assert_allclose(errors, np.abs(values - 0.3), rtol=1e-4, atol=1e-6)
+
+
 # ---------------------------------------------------------------------------------------------------------------------- agents
 
 
 AGENTS: dict[str, dict[str, Any]] = {
     "c51": {"head": C51(num_atoms=11, v_min=-3, v_max=3), "model": {"hidden_sizes": (8,), "dueling": True}},
+    "hl_gauss": {"head": HLGauss(num_bins=21, v_min=-3, v_max=3)},
     "qr": {"head": QR(num_quantiles=4), "noise": Noisy(), "epsilon_start": 0.5},
     "iqn": {"head": IQN(num_quantiles=4), "bootstrap": Munchausen(weight=0.9)},
 }
 """Settings that cover all options with one program per head."""
-VALUES = {"c51": -1.0, "qr": -1.0, "iqn": -1.9}
+VALUES = {"c51": -1.0, "hl_gauss": -1.0, "qr": -1.0, "iqn": -1.9}
 """Value of the wrong action: the log-policy of an action that is never taken counts −1, times 0.9."""
 
 
