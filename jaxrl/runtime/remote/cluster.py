@@ -289,7 +289,8 @@ def open_cluster(
       insecure: join a cluster that asks for no token, where anyone who reaches it can run programs.
       log_folder: folder for the output of the objects, one file each, wherever they are; None: they print to the output of this
         process, and on Ray to its logs.
-      patience: seconds for which an object may wait on Ray for CPUs, GPUs or memory that other programs use.
+      patience: seconds for which an object may wait on Ray for CPUs, GPUs or memory that other programs use, and then for its
+        process to run.
       note: called with one line if an object is restarted.
 
     Raises:

@@ -138,7 +138,8 @@ class RayDisturber(Disturber):
     def __init__(self, nodes: Nodes, *args: Any) -> None:
         """``nodes`` have one worker each, at most."""
         super().__init__(*args)
-        self.nodes = nodes
+        self.nodes, self.failed = nodes, set[int]()
+        """``failed``: processes that were made to fail. They may run for a while after they were replaced."""
 
     def found(self) -> Any:
         """Return the number of restarts: which place a process had, Ray does not tell."""
@@ -146,6 +147,7 @@ class RayDisturber(Disturber):
 
     def disturb(self, number: int, before: list[int]) -> Any:
         for pid in self.rng.sample(self.workers(number), number):
+            self.failed.add(pid)
             node, how = parent_of(pid), self.rng.choice(FAULTS if self.pool.members[0].ready else ("kill", "stop"))
             if node != self.nodes.raylets[0] and self.rng.random() < 0.3:
                 self.done.append("node")
@@ -159,7 +161,7 @@ class RayDisturber(Disturber):
         found: list[int] = []
 
         def enough() -> bool:
-            found[:] = ray_workers()
+            found[:] = [pid for pid in ray_workers() if pid not in self.failed]
             return len(found) >= at_least
 
         assert soon(enough)

@@ -26,7 +26,7 @@ def test_a_training_survives_its_workers() -> None:
 def test_a_training_on_ray_survives_its_workers_and_nodes() -> None:
     with joined_nodes([1, 1, 1]) as nodes:
         with remote.open("ray"):
-            report = actor_chaos.train(50, 1, partial(actor_chaos.RayDisturber, nodes), engine="ray", timeout=60.0)
+            report = actor_chaos.train(50, 1, partial(actor_chaos.RayDisturber, nodes), engine="ray", timeout=20.0)
         assert soon(lambda: not ray_workers())
     assert not report.wrong
     assert report.reward > 0.9 and 0 < report.seams <= 4 * 50

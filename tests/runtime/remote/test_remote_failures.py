@@ -106,6 +106,33 @@ def test_an_object_that_is_lost_while_idle_is_replaced(cluster: remote.Cluster, 
     assert one.call("add").result(WAIT) == 8
 
 
+@pytest.mark.ray
+def test_a_process_on_ray_that_is_stopped_before_its_guard_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has its CPU, so it does not wait for one."""
+    from jaxrl.runtime.remote.ray import actor, engine
+
+    stopped, notes = tmp_path / "stopped", list[str]()
+
+    class Stopped(actor.RayHolder):
+        def __init__(self, log: Any) -> None:
+            if not stopped.exists():
+                stopped.write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGSTOP)
+            super().__init__(log)
+
+    monkeypatch.setattr(engine, "RayHolder", Stopped)
+    with remote.open("ray", cpus=1, note=notes.append) as cluster:
+        one = cluster.start(Counter, restarts=1)
+        assert soon(stopped.exists)
+        monkeypatch.setattr(cluster._engine, "patience", 1.0)
+        assert soon(lambda: one.restarts == 1 or one.ready.done())
+        monkeypatch.undo()
+        assert one.call("add").result(WAIT) == 1
+        assert ended(int(stopped.read_text()))
+    text = "did not run within 1 s of having a place, and was killed at its start; replaced (restart 1 of 1)"
+    assert notes == [f"the worker of Counter 0 {text}"]
+
+
 def test_a_call_that_takes_too_long_is_a_timeout(cluster: remote.Cluster) -> None:
     one = cluster.start(Counter, timeout=3.0, restarts=1)
     pid = one.call("pid").result(WAIT)

@@ -11,7 +11,7 @@ from typing import Any
 from jaxrl.envs.subprocess.descendants import VARIABLE, new_mark
 from jaxrl.runtime.remote.calls import CallQueue, Job, Outcomes, Request, complete
 from jaxrl.runtime.remote.engine import Engine
-from jaxrl.runtime.remote.errors import NotEnough
+from jaxrl.runtime.remote.errors import NotEnough, WorkerLost
 from jaxrl.runtime.remote.ray.actor import RayHolder, as_list, for_ray
 from jaxrl.runtime.remote.ray.connect import connect, disconnect
 from jaxrl.runtime.remote.ray.worker import RayWorker
@@ -152,13 +152,23 @@ class RayEngine(Engine):
         for queue in [*self._queues]:
             if queue.error is None and (how := queue.worker.trouble(elapsed)):
                 outcomes += self.lose(queue.worker, how, TimeoutError)
-            elif queue.error is None and queue.worker.is_waiting(elapsed):
-                outcomes += self._without_place(queue)
+            elif queue.error is None and queue.worker.is_late(elapsed):
+                outcomes += self._late(queue, elapsed)
         return outcomes + self._end_idle()
 
-    def _without_place(self, queue: CallQueue) -> Outcomes:
+    def _late(self, queue: CallQueue, elapsed: float) -> Outcomes:
+        """Handle an object without a place, or whose process does not start: it was stopped before it had a guard, or hangs."""
+        if queue.worker.look_for_place(elapsed):
+            return []
+        if queue.worker.has_place:
+            return self.lose(queue.worker, f"did not run within {self.patience:g} s of having a place, and was killed")
         text = f"{queue.job.name} asks for {queue.job.resources}, which other programs of the cluster use: {self.hint}"
         return self.settled(queue, queue.finish(lambda: NotEnough(text)))
+
+    def lose(self, worker: RayWorker, how: str, kind: type[Exception] = WorkerLost) -> Outcomes:
+        """See ``Engine``."""
+        worker.how = how
+        return super().lose(worker, how, kind)
 
     def refuse(self, queue: CallQueue, why: str) -> Outcomes:
         """End an object that cannot be used."""

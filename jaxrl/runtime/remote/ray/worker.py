@@ -39,6 +39,8 @@ class RayWorker:
         """Numbers of requests without an answer, in order, and answers that came before those of older requests."""
         self._next = 0
         self.since: float | None = None
+        self.has_place = False
+        """It was found to have a place. This is looked up once it has waited long."""
         self.begun = False
         """Its process has started."""
         self.is_open, self.has_room = True, True
@@ -88,8 +90,7 @@ class RayWorker:
 
     def lost(self, error: BaseException) -> Outcomes:
         """Handle an error of Ray: the actor, or its machine, is gone."""
-        self.how = f"was lost ({cause_of(error)})"
-        return self._engine.lose(self, self.how)
+        return self._engine.lose(self, f"was lost ({cause_of(error)})")
 
     def _answered(self, number: int, data: Wire) -> Outcomes:
         self._done[number] = from_ray(data)
@@ -127,9 +128,25 @@ class RayWorker:
             return None
         return f"did not finish in {timeout:g} s, and was killed: it hangs, or needs a larger timeout"
 
-    def is_waiting(self, elapsed: float) -> bool:
-        """Return whether it has waited too long for a place."""
+    def is_late(self, elapsed: float) -> bool:
+        """Return whether it has waited too long for a place, or for its process to start there."""
         return not self.begun and self.since is not None and elapsed - self.since > self._engine.patience
+
+    def look_for_place(self, elapsed: float) -> bool:
+        """Return whether it has a place by now. If so, it is late only if its process does not start from now on."""
+        if self.has_place or not has_process(self._actor):
+            return False
+        self.has_place, self.since = True, elapsed
+        return True
+
+
+def has_process(actor: Any) -> bool:
+    """Return whether a machine has a process for an actor, even one that does nothing; False if Ray does not tell."""
+    with contextlib.suppress(Exception):  # the cluster may be gone
+        from ray._private import state  # the public way needs Ray's dashboard
+
+        return bool(state.actors(actor._actor_id.hex())["Address"]["Port"])
+    return False
 
 
 def cause_of(error: BaseException) -> str:
