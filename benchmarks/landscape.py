@@ -119,23 +119,15 @@ def target_of(cells: Any) -> tuple[float, float]:
 def steps_to_target(env: str, cells: Any, target: float, name: str, seed: int) -> int:
     """Return the env steps until a trial that trained to the end has a score of at least ``target``; all if there was none."""
     options = METHODS[name] | {"trials": TRIALS, "batch": BATCH, "seed": seed}
-    sessions = list[SearchSession]()
 
     def is_found() -> bool:
-        trials = sessions[0].trials
-        return bool(trials.complete) and trials.score(trials.complete[0]) >= target
+        best = session.trials.complete[:1]
+        return bool(best) and session.trials.score(best[0]) >= target
 
-    sessions.append(
-        SearchSession(
-            read_search(entries_of(env, SPACE, **options)),
-            None,
-            SearchProgress("", 1, quiet=True),
-            is_found,
-            lambda search, structure: TableLanes(cells, search),
-        )
-    )
-    sessions[0].go()
-    return sessions[0].trials.env_steps
+    search, progress = read_search(entries_of(env, SPACE, **options)), SearchProgress("", 1, quiet=True)
+    session = SearchSession(search, None, progress, is_found, lambda search, structure: TableLanes(cells, search))
+    session.go()
+    return session.trials.env_steps
 
 
 def measure(out: Path, searches: int = SEARCHES) -> dict[str, Any]:

@@ -21,15 +21,11 @@ Logged = dict[str, Array]
 
 
 class Surrogate(Option):
-    """Base class of surrogates, without a state or a clipped value."""
+    """Base class of surrogates, without a state or a clipped value. Each has its own ``policy_loss``."""
 
     def with_state(self, learner: Any) -> Any:
         """Add the surrogate's state to the learner."""
         return learner
-
-    def policy_loss(self, hp: Any, learner: Any, batch: Any, ratio: Array, policy: Any) -> tuple[Array, Logged]:
-        """Return the loss of each row, and values of each row to log."""
-        raise NotImplementedError
 
     def value_error(self, hp: Any, batch: Any, value: Array) -> Array:
         """Return the squared error of the value of each row."""

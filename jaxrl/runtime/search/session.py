@@ -182,7 +182,7 @@ class SearchSession:
         return len(counted) == self._rounds.size(number - 1) and all(trial.end for trial in counted)
 
     def _fill(self, at: int) -> None:
-        """Begin new trials in free slots, until the last trial that counts has ended, or until there are no others to try."""
+        """Begin trials in free slots, unless all trials that count have ended. Freeze slots for which a grid has none left."""
         is_new = self._is_round_over()
         number = self.trials.rounds - (not is_new)
         free = sorted({*range(self.search.options.batch)} - {trial.slot for trial in self.trials.running})

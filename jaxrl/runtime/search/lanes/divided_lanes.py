@@ -5,7 +5,7 @@ All parts train at once, and the results come in the order of slots.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,9 +31,9 @@ class Part(Protocol):
 class DividedLanes:
     """All slots, with the functions of ``Lanes``."""
 
-    def __init__(self, agent: Agent, parts: Sequence[Part], slots: int, num_seeds: int) -> None:
+    def __init__(self, agent: Agent, parts: Sequence[Part], slots: int) -> None:
         """``slots`` is the number of all of them."""
-        self.agent, self.parts, self._each, self._num_seeds = agent, [*parts], slots // len(parts), num_seeds
+        self.agent, self.parts, self._each = agent, [*parts], slots // len(parts)
         self._compile_seconds = 0.0
 
     def _call(self, method: str, arguments: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
@@ -44,19 +44,21 @@ class DividedLanes:
     def _all(self, method: str, *args: Any) -> list[Any]:
         return [*self._call(method, {number: args for number in range(len(self.parts))}).values()]
 
+    def _by_part(self, slots: Iterable[int]) -> dict[int, list[int]]:
+        """Return the slots of each part that has some: its number -> slots, counted over all parts."""
+        divided: dict[int, list[int]] = {}
+        for slot in slots:
+            divided.setdefault(slot // self._each, []).append(slot)
+        return divided
+
     def refill(self, trials: Mapping[int, Mapping[str, float]], total_steps: int) -> None:
         """See ``Lanes``."""
-        divided: dict[int, dict[int, Mapping[str, float]]] = {}
-        for slot, hyperparams in trials.items():
-            divided.setdefault(slot // self._each, {})[slot % self._each] = hyperparams
-        self._call("refill", {number: (trials, total_steps) for number, trials in divided.items()})
+        parts = self._by_part(trials)
+        self._call("refill", {n: ({slot % self._each: trials[slot] for slot in here}, total_steps) for n, here in parts.items()})
 
     def free(self, slots: Sequence[int]) -> None:
         """See ``Lanes``."""
-        divided: dict[int, list[int]] = {}
-        for slot in slots:
-            divided.setdefault(slot // self._each, []).append(slot % self._each)
-        self._call("free", {number: (slots,) for number, slots in divided.items()})
+        self._call("free", {n: ([slot % self._each for slot in here],) for n, here in self._by_part(slots).items()})
 
     def train(self, iterations: int) -> int:
         """See ``Lanes``."""
@@ -70,16 +72,14 @@ class DividedLanes:
 
     def test(self, slots: Sequence[int], ages: Sequence[int], episodes: int) -> np.ndarray:
         """See ``Lanes``."""
-        places: dict[int, list[int]] = {}
-        for place, slot in enumerate(slots):
-            places.setdefault(slot // self._each, []).append(place)
+        parts, age_of = self._by_part(slots), dict(zip(slots, ages, strict=True))
         arguments = {
-            number: ([slots[i] % self._each for i in here], [ages[i] for i in here], episodes) for number, here in places.items()
+            n: ([slot % self._each for slot in here], [age_of[slot] for slot in here], episodes) for n, here in parts.items()
         }
-        returns = np.empty((len(slots), self._num_seeds))
-        for number, rows in self._call("test", arguments).items():
-            returns[places[number]] = rows
-        return returns
+        rows: dict[int, np.ndarray] = {}
+        for n, returns in self._call("test", arguments).items():
+            rows |= zip(parts[n], returns, strict=True)
+        return np.stack([rows[slot] for slot in slots])
 
     def save(self, folder: str | Path, step: int, part: int = 0, parts: int = 1) -> None:
         """See ``Lanes``: each part saves its slots."""
@@ -134,4 +134,4 @@ def open_lanes(
     threads = [ThreadPoolExecutor(1) for _ in used]
     places = [place % len(used) for place in range(slots // each)]
     groups = [Group(lanes[used[place]].twin(), threads[place]) for place in places]
-    return DividedLanes(agent, groups, slots, len(search.seeds))
+    return DividedLanes(agent, groups, slots)

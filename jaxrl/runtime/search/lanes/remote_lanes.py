@@ -81,4 +81,4 @@ def open_remote_lanes(cluster: Cluster, jobs: Jobs, search: SearchFile, structur
     """Start the processes, and return their slots."""
     arguments = (dict(search.plain), dict(structure), search.options.batch // jobs.number)
     parts = [RemotePart(cluster.start(LanesWorker, *arguments, cpus=jobs.cpus, gpus=jobs.gpus)) for _ in range(jobs.number)]
-    return DividedLanes(build(search, structure), parts, search.options.batch, len(search.seeds))
+    return DividedLanes(build(search, structure), parts, search.options.batch)
