@@ -12,6 +12,7 @@ from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCH
 from benchmarks.team_scores import TEAM_SCORES
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.presets import CHAIN, HIDDEN, PRESETS, Preset
+from jaxrl.algorithms.presets.measured import SAC_SWING, SMALL, SWING, TD3_PENDULUM
 
 FURTHER: dict[str, dict[str, Any]] = {
     "cql-pendulum-mixed": {"most_above": CONSERVATIVE},
@@ -93,6 +94,8 @@ EXPERIMENTS = {
         control(PRESETS["ppo-memorychain"], "memoryless", "model", 0.5),
         control(PRESETS["ppo-cartpole-hidden"], "memoryless", "model", 250),
         control(PRESETS["dqn-bitflip"], "control", "hindsight", 0.05),
+        Experiment("sac-pendulum-hidden-memoryless", "make_sac", SWING, SMALL, 60_000, 8, -800, at_most=True),
+        Experiment("td3-pendulum-hidden", "make_td3", SWING, {**TD3_PENDULUM, **SAC_SWING}, 60_000, 8, -250),
         Experiment("dqn-memorychain-memoryless", "make_dqn", CHAIN, {}, 60_000, 8, 0.5, at_most=True),
         Experiment("dqn-cartpole-hidden-memoryless", "make_dqn", HIDDEN, {}, 150_000, 8, 250, at_most=True),
         on_cartpole("dqn-cartpole-long", {}),

@@ -15,35 +15,33 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
 from jaxrl.algorithms.common.q_learning import act, policy
+from jaxrl.algorithms.common.sequence_storage import check_sequences, example_sequence, store_sequences
 from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
 from jaxrl.algorithms.common.value_rescaling import Rescale, scale
-from jaxrl.builder.attempt import attempt, show
+from jaxrl.builder.attempt import show
 from jaxrl.builder.components import resolve_replay
-from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.networks import ModelFn, check_q_values, is_recurrent
 from jaxrl.builder.prepare import prepare
 from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup
+from jaxrl.builder.sequence_config import SequenceConfig
 from jaxrl.distributions import select_actions
 from jaxrl.exploration.options import Spread
 from jaxrl.models import q_network
 from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import TargetLearner
-from jaxrl.replay import Draw, ReplayFn
+from jaxrl.replay import Draw
 from jaxrl.replay.options import Sequence
-from jaxrl.replay.sequence import CarriedRows, Sequences, sequence_priorities, sequences, swap_axes
-from jaxrl.replay.transitions import example_row, replay_rows
+from jaxrl.replay.sequence import Sequences, sequence_priorities, sequences, swap_axes
 from jaxrl.returns import bootstrap_mask, discounts, n_step_returns
-from jaxrl.rollout.agents import as_lanes
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit, added
-from jaxrl.spaces.trees import same_shapes
-from jaxrl.types import Agent, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout
+from jaxrl.types import Agent, Array, EnvLike, Key, Metrics, Model, PyTree
 
 
 @dataclass(frozen=True)
-class R2D2Config(ReplayConfig):
+class R2D2Config(SequenceConfig):
     """Structural settings of R2D2."""
 
     num_envs: Count = 16
@@ -76,26 +74,8 @@ class R2D2Config(ReplayConfig):
     def draws_environments(self) -> bool:
         return self.decomposition is not None
 
-    @property
-    def rows_per_update(self) -> tuple[int, str]:
-        return self.batch_size * self.sequence_length, "(batch_size * sequence_length)"
-
-    @property
-    def rows_behind(self) -> int:
-        """Number of rows of a sequence after its first: burn-in, training rows and the last return."""
-        return self.burn_in + self.sequence_length - 1 + self.n_step
-
     def network(self, default: Any) -> ModelFn:
         return partial(default, core="gru")
-
-    def check_buffer(self) -> None:
-        rows = self.rollout_length * (2 + self.rows_behind // self.rollout_length)
-        if self.buffer_size // (self.num_envs * self.rollout_length) * self.rollout_length < rows:
-            raise ValueError(
-                f"buffer_size={self.buffer_size} is too small: a sequence of burn_in + sequence_length + n_step = "
-                f"{self.rows_behind + 1} rows and the row before it take {rows} rows of each environment in rollouts of "
-                f"{self.rollout_length}; use at least {rows * self.num_envs}"
-            )
 
 
 class R2D2Hyperparams(NamedTuple):
@@ -168,23 +148,11 @@ def r2d2_loss(
     return loss, logged | {PRIORITIES: sequence_priorities(error, valid, eta)}
 
 
-# ------------------------------------------------------------------------------------------------------------ storing, learning
-
-
-def example(setup: ReplaySetup[R2D2Config]) -> CarriedRows:
-    """Return an example of a stored row, with its carry."""
-    carry = jax.tree.map(lambda x: x[0], setup.model.initial_carry(1))
-    return CarriedRows(example_row(setup.observation_space, setup.action_space), carry)
+# --------------------------------------------------------------------------------------------------------------------- learning
 
 
 def init(setup: ReplaySetup[R2D2Config], key: Key, hyperparams: R2D2Hyperparams) -> TargetLearner:
-    return q_learning.init(setup, key, hyperparams, example(setup))
-
-
-def observe(setup: ReplaySetup[R2D2Config], learner: TargetLearner, rollout: Rollout) -> TargetLearner:
-    """Add the rollout's rows to the replay, unnormalised, with the carry before the first."""
-    rows = CarriedRows(replay_rows(rollout), jax.tree.map(lambda x: x[None], rollout.carry))
-    return learner._replace(replay=setup.replay.add(learner.replay, rows, rollout.env_id))
+    return q_learning.init(setup, key, hyperparams, example_sequence(setup))
 
 
 def learn(setup: ReplaySetup[R2D2Config], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
@@ -201,28 +169,6 @@ def learn(setup: ReplaySetup[R2D2Config], learner: TargetLearner) -> tuple[Targe
 
 
 # --------------------------------------------------------------------------------------------------------------------- builder
-
-
-def check_sequences(replay: ReplayFn, setup: ReplaySetup[R2D2Config]) -> None:
-    """Raise TypeError unless the replay returns a rollout's rows with the carry before them, and ValueError if the exponent of
-    priorities is set, which the replay defines itself. Only shapes are computed."""
-    num_envs, exponent = setup.config.num_envs, setup.config.replay.exponent
-    num_agents = setup.num_agents if setup.config.decomposition else 0
-    if exponent != Sequence().exponent:
-        raise ValueError(f"replay.exponent={exponent:g} has no effect with replay={show(replay)}, which has its own")
-
-    def stored() -> None:
-        row, carry = stored_row = example(setup)
-        many = lambda tree, length: jax.tree.map(lambda x: jnp.broadcast_to(x, (length, num_envs, *x.shape)), tree)  # noqa: E731
-        rows = CarriedRows(many(row, setup.config.rollout_length), many(carry, 1))
-        state = setup.replay.add(setup.replay.init(stored_row), rows, jnp.arange(num_envs, dtype=jnp.int32))
-        each, found = max(1, num_agents), setup.replay.draw(state, jax.random.key(0), 1).extras
-        if not same_shapes(as_lanes(found, num_agents), setup.model.initial_carry(each)):
-            raise TypeError("its draws have no carry")
-
-    given = f"num_agents={num_agents}" if num_agents else ""
-    must = f"must store sequences that begin with each rollout, as jaxrl.replay.sequence.sequence_replay({given}) does"
-    attempt(f"replay={show(replay)}, which {must},", stored)
 
 
 @with_keywords_of(replay_keywords)
@@ -252,6 +198,8 @@ def make_r2d2(env: EnvLike, **keywords: Any) -> Agent:
     stored = resolve_replay(replay or together, prepared.env, config, before=1, after=config.rows_behind)
     setup = ReplaySetup.from_setup(prepared.setup, replay=stored)
     if replay is not None:
-        check_sequences(replay, setup)
-    algorithm = partial(setup.algorithm, init=init, policy=policy, act=act, observe=observe, learn=learn)
+        if (exponent := config.replay.exponent) != Sequence().exponent:
+            raise ValueError(f"replay.exponent={exponent:g} has no effect with replay={show(replay)}, which has its own")
+        check_sequences(replay, setup, setup.num_agents if config.decomposition else 0)
+    algorithm = partial(setup.algorithm, init=init, policy=policy, act=act, observe=store_sequences, learn=learn)
     return prepared.bind(algorithm(transferable_fields=("params", "target_params", "statistics")))

@@ -27,17 +27,19 @@ from jaxrl.algorithms.common.offline.conservative_updates import (
     values_of_data,
 )
 from jaxrl.algorithms.common.optimistic_exploration import policy
+from jaxrl.algorithms.common.sequence_batches import targets_of
 from jaxrl.algorithms.common.soft_policy import SoftPolicyConfig, act, check_soft_policy, init_fields, soft_value
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
+from jaxrl.builder.sequence_config import RecurrentConfig
 from jaxrl.optimize.learner import Learner
-from jaxrl.replay.transitions import bootstrapped
+from jaxrl.rollout.outputs import outputs_of
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import NonNegative, Positive, Range, Unit, added
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, PyTree
 
 
 @dataclass(frozen=True)
-class SACConfig(SoftPolicyConfig):
+class SACConfig(SoftPolicyConfig, RecurrentConfig):
     """Structural settings of SAC."""
 
     conservative: CQL | LagrangeCQL | None = added(None)
@@ -105,9 +107,9 @@ def target(
     key = jax.random.fold_in(update.key, 0)
     every = lambda inputs, action: action_values(setup, target_critic, inputs, action, key)  # noqa: E731
     values = lambda *arguments: setup.config.critics.pessimistic(every(*arguments), update.chosen)  # noqa: E731
-    output = setup.model.apply(actor, (), update.batch.next_inputs)[1]
+    output = outputs_of(setup.model, actor, update.batch.next_inputs, of_policy=True)
     temperature = temperature if setup.config.soft_targets else jnp.zeros(())
-    return bootstrapped(update.batch, soft_value(output, values, update.batch.next_inputs, update.noise[0], temperature)[0])
+    return targets_of(update.batch, soft_value(output, values, update.batch.next_inputs, update.noise[0], temperature)[0])
 
 
 def critic_loss(
@@ -151,12 +153,16 @@ def make_sac(env: EnvLike, **keywords: Any) -> Agent:
 
     Args:
       model: the policy: arguments of ``jaxrl.models.policy_network``, such as ``{"hidden_sizes": (64, 64)}``, which also apply to
-        the critics if ``critic`` is not given; or a memoryless Model whose outputs are a ``TanhNormal`` in [−1, 1], or a
-        ``Categorical`` for Discrete actions; or a function of (observation_space, action_space) that returns one. Default: an MLP
-        of 2×256, ReLU, for vectors.
+        the critics if ``critic`` is not given, and ``{"core": "gru"}``, with which both have memory and learn from sequences; or
+        a Model whose outputs are a ``TanhNormal`` in [−1, 1], or a ``Categorical`` for Discrete actions; or a function of
+        (observation_space, action_space) that returns one. Default: an MLP of 2×256, ReLU, for vectors.
     """
-    prepared, setup = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, keywords, (spaces.Box, spaces.Discrete))
+    kinds = (spaces.Box, spaces.Discrete)
+    prepared, setup = prepare_off_policy(make_sac, env, SACConfig, SACHyperparams, keywords, kinds, memory=True)
     check_policy(keywords.get("model"), prepared.output, setup.action_space)
     check_soft_policy(setup)
     check_conservative(setup)
+    for name in ("conservative", "exploration"):
+        if setup.config.has_memory and (chosen := getattr(setup.config, name)) is not None:
+            raise ValueError(f"{name}={chosen} needs networks without memory: leave it out, or the core")
     return prepared.bind(make_algorithm(setup))

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch
 from jaxrl.algorithms.common.deterministic_policy import Cloning, DeterministicConfig, ReBRAC, build, target_value
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
+from jaxrl.rollout.outputs import outputs_of
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, NonNegative, Positive, PositiveUnit, added
 from jaxrl.types import Agent, Array, EnvLike
@@ -66,7 +67,7 @@ def target(setup: ActorCriticSetup[TD3Config], hp: TD3Hyperparams, targets: Acto
     eq. 10 and 14); f32[N]. With ``ReBRAC``, β₂·‖a′ − â′‖² is subtracted from the value, where â′ is the next action of the data
     (Tarasov et al. 2023, eq. 3); at the last observation of an episode that was cut off there is none."""
     noise = jnp.clip(hp.target_noise * update.noise[0], -hp.target_noise_clip, hp.target_noise_clip)
-    action = jnp.clip(setup.model.apply(targets.actor, (), update.batch.next_inputs)[1] + noise, -1.0, 1.0)
+    action = jnp.clip(outputs_of(setup.model, targets.actor, update.batch.next_inputs, of_policy=True) + noise, -1.0, 1.0)
     if not isinstance(setup.config.cloning, ReBRAC):
         return target_value(setup, targets, action, update)
     distance = jnp.where(update.batch.next_valid, jnp.square(action - update.batch.next_action).sum(-1), 0.0)

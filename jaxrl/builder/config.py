@@ -68,6 +68,10 @@ class AgentConfig(abc.ABC):
         """Return the settings of an agent with a dataset; here themselves."""
         return self
 
+    def for_model(self, recurrent: bool) -> Self:
+        """Return the settings for a model with or without a carry; here themselves."""
+        return self
+
     def as_lanes(self, num_agents: int) -> Self:
         """Return the settings as an algorithm sees them if environments have several agents, where each is a lane; here
         themselves."""
@@ -202,9 +206,19 @@ class ReplayConfig(BufferConfig):
         return ("updates", "online")
 
     @property
+    def has_memory(self) -> bool:
+        """True if the networks have memory, and so learn from sequences."""
+        return False
+
+    @property
     def rows_around(self) -> int:
         """Number of rows of an environment that a draw needs in addition to those of its return."""
         return 2
+
+    @property
+    def rows_behind(self) -> int:
+        """Number of rows of a draw after its first."""
+        return self.n_step
 
     @property
     def window(self) -> tuple[int, str]:

@@ -143,11 +143,11 @@ def actor_critic_replay_keywords(
     Args:
       env: an id ("Pendulum-v1", "envpool:HalfCheetah-v4", "my_module:make_my_env"), an Env, a HostEnv or a Gymnasium class.
       model: the policy: arguments of ``jaxrl.models.deterministic_policy``, such as ``{"hidden_sizes": (64, 64)}``, which also
-        apply to the critics if ``critic`` is not given; or a memoryless Model whose outputs are actions f32[..., d] in [−1, 1],
-        or a ``Categorical`` if these are Discrete; or a function of (observation_space, action_space) that returns one. Default:
-        an MLP of 2×256, ReLU, for vectors.
-      critic: each critic: arguments of ``jaxrl.models.action_value``; or a memoryless Model with the same inputs and outputs; or
-        a function of both spaces that returns one. Default: as the policy.
+        apply to the critics if ``critic`` is not given, and ``{"core": "gru"}``, with which both have memory and learn from
+        sequences; or a Model whose outputs are actions f32[..., d] in [−1, 1], or a ``Categorical`` if these are Discrete; or a
+        function of (observation_space, action_space) that returns one. Default: an MLP of 2×256, ReLU, for vectors.
+      critic: each critic: arguments of ``jaxrl.models.action_value``; or a Model with the same inputs and outputs; or a function
+        of both spaces that returns one. The core of one with memory must not see the action. Default: as the policy.
       optimizer: hyperparams -> optax transformation, or a transformation itself, for policy and critics; default: clipped Adam.
       replay: ``Uniform()``, ``Prioritized()`` or a ``ReplayFn``, as in ``make_dqn``.
       data: a dataset to learn from in place of rollouts, as ``jaxrl.load_dataset`` reads it: offline learning.

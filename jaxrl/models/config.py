@@ -187,15 +187,20 @@ class ValueNetworkConfig(QNetworkConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyNetworkConfig(NetworkConfig):
+class PolicyNetworkConfig(CoreConfig):
     """Keywords of ``policy_network``.
 
     Args:
       batch_renorm: normalise the input of each dense layer by ``BatchRenorm`` (Ioffe 2017; Bhatt et al. 2024), for algorithms
-        that learn statistics.
+        that learn statistics. Excludes a core.
     """
 
     batch_renorm: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_renorm and self.core is not None:
+            raise ValueError(f"core={self.core!r} and batch_renorm=True are mutually exclusive: leave one out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +209,7 @@ class ActionValueConfig(PolicyNetworkConfig):
 
     Args:
       dropout: fraction of units to drop in each hidden layer when a key is given (Hiraoka et al. 2022, with ``layer_norm``).
+        Excludes a core.
       num_outputs: number of outputs in place of one value, such as quantiles; for a Box only.
       privileged: also see the ``privileged_state`` of a Dict observation.
     """
@@ -211,6 +217,11 @@ class ActionValueConfig(PolicyNetworkConfig):
     dropout: Annotated[float, Range(0, 0.99)] = 0.0
     num_outputs: Count | None = None
     privileged: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dropout and self.core is not None:
+            raise ValueError(f"core={self.core!r} and dropout={self.dropout:g} are mutually exclusive: leave one out")
 
 
 # ----------------------------------------------------------------------------------------------------------- network functions

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from flax import struct
 
 from jaxrl.types import ApplyFn, Array, Key, Model, PyTree, Rollout, StepInput, Variables
 from jaxrl.xla.cache_blocking import is_a_part
@@ -45,6 +47,51 @@ def rollout_outputs(model: Model, params: PyTree, rollout: Rollout, inputs: Step
     return on_cpu(params, rollout.carry, inputs, cpu=row_by_row(model), default=model.unroll)[1]
 
 
+# ------------------------------------------------------------------------------------------------------ rows of sequences
+
+
+class Window(struct.PyTreeNode):
+    """Rows of N sequences, as inputs of networks with memory. Outputs are those of the rows from ``start`` on."""
+
+    rows: StepInput
+    """[start + T, N]"""
+    carry: PyTree
+    """[N, ...], the policy's before the first row, as it was when acting."""
+    start: int = struct.field(pytree_node=False)
+    """Number of rows that only bring the carry up to date."""
+
+    def with_actions(self, action: Array) -> Window:
+        """Return the rows as critics see them, with the actions f32[T · N, d] of the rows from ``start`` on."""
+        obs, (number, size) = self.rows.obs, self.rows.is_first.shape
+        given = action.reshape(number - self.start, size, -1)
+        before = jnp.zeros((self.start, *given.shape[1:]), given.dtype)
+        return self.replace(rows=self.rows._replace(obs=(obs, jnp.concatenate([before, given]))))
+
+
+def outputs_of(model: Model, params: PyTree, inputs: StepInput | Window, key: Key | None = None, *, of_policy: bool) -> Any:
+    """Return a model's outputs for rows [N], or for those of a window, [T · N].
+
+    No gradient flows through the rows before the window's start (Kapturowski et al. 2019, section 3).
+
+    Args:
+      params: the parameters, or ``Variables``.
+      of_policy: the model begins with the window's carry; else with its own initial one.
+    """
+    if not isinstance(inputs, Window):
+        return model.apply(params, (), inputs, key=key)[1]
+    start, carry = inputs.start, inputs.carry if of_policy else model.initial_carry(inputs.rows.is_first.shape[1])
+    before, rows = (jax.tree.map(lambda x, part=part: x[part], inputs.rows) for part in (slice(start), slice(start, None)))
+    if not jax.tree.leaves(carry):
+        return model.apply(params, (), jax.tree.map(_flat, rows), key=key)[1]
+    if start:
+        carry, _ = model.unroll(jax.lax.stop_gradient(params), carry, before)
+    return jax.tree.map(_flat, model.unroll(params, carry, rows)[1])
+
+
+def _flat(x: Array) -> Array:
+    return x.reshape(-1, *x.shape[2:])
+
+
 # ------------------------------------------------------------------------------------------------ statistics that learn
 
 
@@ -59,11 +106,11 @@ def split_variables(variables: PyTree) -> tuple[PyTree, PyTree]:
 
 
 def train_model(
-    model: Model, variables: PyTree, inputs: StepInput, valid: Array, key: Key | None = None, axis_name: str | None = None
+    model: Model, variables: PyTree, inputs: Any, valid: Array, key: Key | None = None, axis_name: str | None = None
 ) -> tuple[Any, PyTree]:
-    """Return ``(outputs, statistics)`` of ``train``; for a model without it, the outputs of ``apply`` and ()."""
+    """Return ``(outputs, statistics)`` of a policy's ``train``; for a model without it, those of ``outputs_of`` and ()."""
     if model.train is None:
-        return model.apply(variables, (), inputs, key=key)[1], ()
+        return outputs_of(model, variables, inputs, key, of_policy=True), ()
     outputs, statistics = model.train(variables, inputs, valid, key=key, axis_name=axis_name)
     return outputs, jax.lax.stop_gradient(statistics)
 
@@ -71,14 +118,16 @@ def train_model(
 # ------------------------------------------------------------------------------------------------------------ ensembles
 
 
-def apply_ensemble(model: Model, params: PyTree, inputs: StepInput, key: Key | None = None) -> Any:
-    """Return the outputs of a memoryless model's networks, [size, N, ...].
+def apply_ensemble(model: Model, params: PyTree, inputs: StepInput | Window, key: Key | None = None) -> Any:
+    """Return the outputs of critics, [size, N, ...], or [size, T · N, ...] for a window.
 
     Args:
       params: of all networks, stacked, [size, ...]; ``Variables`` if they learn statistics.
-      inputs: [N, ...].
+      inputs: [N, ...], or a window.
       key: random key, split between the networks.
     """
+    if isinstance(inputs, Window):
+        return jax.vmap(lambda params: outputs_of(model, params, inputs, of_policy=False))(params)
     return _over_networks(lambda params, key, inputs: model.apply(params, (), inputs, key=key)[1], params, inputs, key)
 
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
+from jaxrl.algorithms.common.sequence_batches import priorities_of, sequence_batch
+from jaxrl.algorithms.common.sequence_storage import store_sequences
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup, in_parts
 from jaxrl.exploration.action_noise import standard_normal
@@ -23,11 +25,11 @@ from jaxrl.replay.transitions import Transitions, transitions
 from jaxrl.rollout.agents import joint_actions
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
-from jaxrl.rollout.outputs import apply_ensemble, train_ensemble, with_statistics
+from jaxrl.rollout.outputs import Window, apply_ensemble, train_ensemble, with_statistics
 from jaxrl.settings.options import Option, option
 from jaxrl.settings.validation import Count, CountOrZero
 from jaxrl.spaces.action_scaling import from_environment
-from jaxrl.types import Array, Key, Model, PyTree, StepInput
+from jaxrl.types import Algorithm, Array, Key, Model, PyTree, StepInput
 
 C = TypeVar("C", bound=ReplayConfig)
 
@@ -82,6 +84,15 @@ class ActorCriticSetup(ReplaySetup[C]):
     critic returns the values of all of them."""
     joint_agents: int = 0
     """Number of agents whose actions critics take together; 0 if each critic takes those of one agent."""
+
+    @property
+    def draws_in_turn(self) -> bool:
+        """True if each update draws its batch itself: with priorities because draws depend on the updates before them, and with
+        memory to hold the sequences of one update at a time."""
+        return self.replay.prioritised or self.config.has_memory
+
+    def algorithm(self, **keywords: Any) -> Algorithm:
+        return super().algorithm(**({"observe": store_sequences} if self.config.has_memory else {}), **keywords)
 
     def draw_batches(self, replay: PyTree, key: Key, number: int = 1) -> Draw:
         return of_all_agents(super().draw_batches(replay, key, number), self.joint_agents)
@@ -143,16 +154,16 @@ class CriticBatch(NamedTuple):
     """Inputs of one update of the critics."""
 
     batch: Any
-    """``Transitions`` [batch_size], with actions in the networks' units: for a Box in [−1, 1], flat. With prioritised replay, ()
-    until the update, because its draw depends on the updates before it."""
+    """``Transitions`` [batch_size], or a ``SequenceBatch``, with actions in the networks' units: for a Box in [−1, 1], flat. ()
+    until the update if it draws its batch itself."""
     noise: Array
-    """f32[2, batch_size, d] for a Box, standard normal: for actions at the next observations, and at the current ones."""
+    """f32[2, N, d] for a Box, standard normal: for actions at the N next observations, and at the current ones."""
     chosen: Array
     """bool[num_critics]: the critics over which the target takes the minimum."""
     key: Key
     """Random key of the networks."""
     draw_key: Key | None = None
-    """Random key of the draw from prioritised replay."""
+    """Random key of the draw, if the update draws its batch itself."""
 
 
 def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> CriticBatch:
@@ -162,27 +173,32 @@ def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Cr
     loop, which would copy a buffer that it reads.
     """
     config, space, batch = setup.config, setup.action_space, ()
-    if not setup.replay.prioritised:
+    if not setup.draws_in_turn:
         batch = in_parts(batch_of(setup, learner, learner.replay, setup.draw(learner), gamma), config.updates_per_iteration)
     noise_key, network_key = jax.random.split(setup.device_key(setup.stream(learner, NOISE)))
     noise = jnp.zeros((config.updates_per_iteration, 2, 0))
     if isinstance(space, spaces.Box):
         rows = setup.device_batch_size * max(1, setup.joint_agents)
+        if config.has_memory:
+            rows *= config.rows_behind - config.burn_in
         shape = (config.updates_per_iteration, 2, rows, math.prod(space.shape))
         noise = standard_normal(noise_key, shape)
     updates = CriticBatch(
         batch, noise, critic_subset(setup, learner), jax.random.split(network_key, config.updates_per_iteration)
     )
-    if setup.replay.prioritised:
+    if setup.draws_in_turn:
         numbers = jnp.arange(config.updates_per_iteration, dtype=jnp.int32)
         updates = updates._replace(draw_key=fold_each(setup.draw_key(learner), numbers))
     groups = config.updates_per_iteration // config.policy_delay
     return jax.tree.map(lambda x: x.reshape((groups, config.policy_delay, *x.shape[1:])), updates)
 
 
-def batch_of(setup: ActorCriticSetup[Any], learner: Any, replay: PyTree, draw: Draw, gamma: Array) -> Transitions:
-    """Return the transitions of drawn rows, with actions in the networks' units."""
+def batch_of(setup: ActorCriticSetup[Any], learner: Any, replay: PyTree, draw: Draw, gamma: Array) -> Any:
+    """Return the transitions of drawn rows, or a batch of drawn sequences, with actions in the networks' units."""
     config, space = setup.config, setup.action_space
+    if config.has_memory:
+        found = sequence_batch(setup, learner, replay, draw, gamma)
+        return found._replace(action=from_environment(space, found.action)) if isinstance(space, spaces.Box) else found
     drawn = transitions(setup.replay, replay, draw, gamma, config.n_step, next_action=config.reads_next_action)
     drawn = setup.weighted(drawn, learner)
     if setup.joint_agents:  # a drawn environment may have agents that are over
@@ -217,21 +233,20 @@ def learn_critics(
     Returns:
       The last carry, the metrics, stacked, and the inputs of the last update.
     """
-    prioritised = setup.replay.prioritised
 
     def step(carry: tuple[Any, PyTree], update: CriticBatch) -> Any:
-        (critics, replay), drawn = carry, None
-        if prioritised:
+        (critics, replay), drawn = carry, cast(Draw, None)
+        if setup.draws_in_turn:
             drawn = setup.draw_batches(replay, update.draw_key)  # type: ignore[arg-type]
             update = update._replace(batch=batch_of(setup, learner, replay, drawn, gamma))
         critics, metrics = critic_update(critics, update)
         priorities = metrics.pop(PRIORITIES)
-        if drawn is not None:
-            replay = setup.replay.update(replay, drawn, priorities)
-        return (critics, replay), (metrics, update.batch if prioritised else ())
+        if setup.replay.prioritised:
+            replay = setup.replay.update(replay, drawn, priorities_of(update.batch, priorities))
+        return (critics, replay), (metrics, update.batch if setup.draws_in_turn else ())
 
     carry, (metrics, batches) = jax.lax.scan(step, carry, group)
-    learnt = group._replace(batch=batches) if prioritised else group
+    learnt = group._replace(batch=batches) if setup.draws_in_turn else group
     return carry, metrics, jax.tree.map(lambda x: x[-1], learnt)
 
 
@@ -274,8 +289,10 @@ def trained_action_values(
     return train_ensemble(setup.critic, params, _seen(inputs, action), valid, key, setup.axis_name)
 
 
-def _seen(inputs: StepInput, action: Array | None) -> StepInput:
-    return inputs if action is None else inputs._replace(obs=(inputs.obs, action))
+def _seen(inputs: Any, action: Array | None) -> Any:
+    if action is None:
+        return inputs
+    return inputs.with_actions(action) if isinstance(inputs, Window) else inputs._replace(obs=(inputs.obs, action))
 
 
 def min_over_subset(values: Array, chosen: Array) -> Array:

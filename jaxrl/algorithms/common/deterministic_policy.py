@@ -33,15 +33,18 @@ from jaxrl.algorithms.common.off_policy import (
     prepare_off_policy,
     sample_discrete,
 )
+from jaxrl.algorithms.common.sequence_batches import targets_of
+from jaxrl.builder.sequence_config import RecurrentConfig
 from jaxrl.distributions import Categorical
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.exploration.options import OU, Gaussian
 from jaxrl.models import deterministic_policy
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay.options import Uniform
-from jaxrl.replay.transitions import Transitions, bootstrapped
+from jaxrl.replay.transitions import Transitions
 from jaxrl.rollout.agents import together
 from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.outputs import outputs_of
 from jaxrl.rollout.running_statistics import normalize_inputs
 from jaxrl.settings.options import Option, hyperparameter, option
 from jaxrl.settings.validation import NonNegative, Positive, added, refuse_unused
@@ -49,7 +52,7 @@ from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, 
 
 
 @dataclass(frozen=True)
-class DeterministicConfig(OffPolicyConfig):
+class DeterministicConfig(OffPolicyConfig, RecurrentConfig):
     """Structural settings of an algorithm that explores by adding noise to its actions."""
 
     noise: Gaussian | OU = Gaussian()
@@ -152,10 +155,13 @@ def act(
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     """Return actions with noise, clipped to the bounds.
 
-    With ``OU`` the carry is the state of an Ornstein–Uhlenbeck process, f32[B, d], which starts at 0 in each episode:
-    x ← x − θ·x + σ·ε (Lillicrap et al. 2016, with a step of 1). Discrete actions are drawn from the policy's distribution.
+    With ``OU``, which excludes memory, the carry is the state of an Ornstein–Uhlenbeck process, f32[B, d], which starts at 0 in
+    each episode: x ← x − θ·x + σ·ε (Lillicrap et al. 2016, with a step of 1). Discrete actions are drawn from the policy's
+    distribution.
     """
-    action = setup.model.apply(policy.params.actor, (), normalize_inputs(policy.statistics, inputs))[1]
+    memory, inputs = carry if setup.config.has_memory else (), normalize_inputs(policy.statistics, inputs)
+    memory, action = setup.model.apply(policy.params.actor, memory, inputs)
+    carry = memory if setup.config.has_memory else carry
     at_random, scale, theta = policy.exploration
     if isinstance(action, Categorical):
         chosen = sample_discrete(action, fold_each(key, env_id), at_random) if explore else action.mode()
@@ -175,7 +181,7 @@ def act(
 
 def policy_actions(setup: ActorCriticSetup[Any], actor: PyTree, inputs: StepInput, key: Key) -> tuple[Array, Array | float]:
     """Return the policy's actions as critics take them, f32[N, d], and the penalty of its outputs, f32[N] or 0."""
-    output = setup.model.apply(actor, (), inputs)[1]
+    output = outputs_of(setup.model, actor, inputs, of_policy=True)
     if not isinstance(output, Categorical):
         return output, 0.0
     relaxation: GumbelSoftmax = setup.config.relaxation
@@ -240,7 +246,7 @@ def target_value(
     batch = update.batch
     others = next_others(batch, action, setup.joint_agents) if setup.joint_agents else None
     values = action_values(setup, targets.critic, batch.next_inputs, action, jax.random.fold_in(update.key, 0), others)
-    return bootstrapped(batch, min_over_subset(values, update.chosen) - penalty)
+    return targets_of(batch, min_over_subset(values, update.chosen) - penalty)
 
 
 # -------------------------------------------------------------------------------------------------------------------- builders
@@ -290,8 +296,11 @@ def build(
     Args:
       target: computes the critics' targets.
     """
-    prepared, setup = prepare_off_policy(builder, env, config, hyperparams, keywords, kinds, network=deterministic_policy)
+    network: Any = {"network": deterministic_policy, "memory": True}
+    prepared, setup = prepare_off_policy(builder, env, config, hyperparams, keywords, kinds, **network)
     settings, space = setup.config, setup.action_space
+    if settings.has_memory and isinstance(settings.noise, OU):
+        raise ValueError("noise=OU() has a carry, and so has the model: use Gaussian(hold=…), or a model without a core")
     if isinstance(space, spaces.Box):
         check_actions_of(keywords.get("model"), prepared.output, space)
         if (relaxation := getattr(settings, "relaxation", None)) not in (None, GumbelSoftmax()):

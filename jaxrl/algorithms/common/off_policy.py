@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, Ensemble, networks
+from jaxrl.algorithms.common.sequence_storage import check_sequences, example_sequence
 from jaxrl.builder.attempt import show
 from jaxrl.builder.components import resolve_replay
 from jaxrl.builder.config import HindsightConfig
@@ -36,6 +37,7 @@ from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.distributions import MASKED, Categorical, TanhNormal, sample_each
 from jaxrl.models import action_value, policy_network
 from jaxrl.registry import title_of
+from jaxrl.replay.sequence import sequence_replay
 from jaxrl.replay.transitions import example_row
 from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.outputs import split_variables
@@ -101,6 +103,7 @@ def prepare_off_policy(
     kinds: tuple[type[spaces.Space], ...],
     network: ModelFn = policy_network,
     statistics: bool = False,
+    memory: bool = False,
 ) -> tuple[PreparedAgent[C], ActorCriticSetup[C]]:
     """Call ``prepare`` for an algorithm with a policy (``model``), a ``critic`` and a ``replay``.
 
@@ -109,6 +112,7 @@ def prepare_off_policy(
       kinds: the kinds of action space that the algorithm supports.
       network: function of the spaces that makes the default policy network. Other parameters are those of ``prepare``.
       statistics: the algorithm learns the statistics of a policy or critics that have some.
+      memory: the algorithm can train networks with memory.
 
     Returns:
       The prepared agent, and the setup with critic and replay.
@@ -125,7 +129,8 @@ def prepare_off_policy(
         takes = inspect.signature(action_value).parameters
         critic = {**{name: value for name, value in model.items() if name in takes}, **(critic or {})}
     parts = {**parts, "critic": critic}
-    prepared = prepare(builder, env, config, hyperparams, settings, kinds, network, parts, statistics=statistics)
+    options: Any = {"statistics": statistics, "memory": memory}
+    prepared = prepare(builder, env, config, hyperparams, settings, kinds, network, parts, **options)
     structure, bound, space = prepared.setup.config, prepared.env, prepared.env.action_space
     if isinstance(space, spaces.Box) and not (space.is_bounded() and np.issubdtype(space.dtype, np.floating)):
         raise ValueError(
@@ -149,10 +154,33 @@ def prepare_off_policy(
         resolved = resolve_critic(as_network(critic, action_value, of_critics), of_critics, bound, outputs)
     if not statistics:
         check_statistics(title_of(builder.__name__), resolved, "critic")
-    replay = resolve_replay(parts["replay"], prepared.env, structure, before=1, after=structure.n_step, data=prepared.setup.data)
+    if is_recurrent(resolved) and not structure.has_memory:
+        raise TypeError(
+            f"critic={show(critic)} must be memoryless (initial_carry gives ()), because it learns from single rows"
+            + (': give the model a core as well, as with model={"core": "gru"}' if memory else "")
+        )
+    chosen, data = parts["replay"], prepared.setup.data
+    if structure.has_memory:
+        check_memory(structure, data is not None)
+        chosen = chosen or sequence_replay(structure.replay.function)
+    replay = resolve_replay(chosen, prepared.env, structure, before=1, after=structure.rows_behind, data=data)
     joint = num_agents if structure.joint_actions else 0
     fields: dict[str, Any] = {"critic": resolved, "critic_actions": bound.action_space, "joint_agents": joint}
-    return prepared, ActorCriticSetup.from_setup(prepared.setup, replay=replay, **fields)
+    setup = ActorCriticSetup.from_setup(prepared.setup, replay=replay, **fields)
+    if structure.has_memory and parts["replay"] is not None:
+        check_sequences(parts["replay"], setup)
+    return prepared, setup
+
+
+def check_memory(config: OffPolicyConfig, has_data: bool) -> None:
+    """Raise ValueError for settings that do not go with networks that have memory."""
+    if has_data:
+        raise ValueError(
+            "data=… has no carries, from which a model with memory learns: use a model without a core, or jaxrl.make_dt, whose "
+            "context is its memory"
+        )
+    if config.joint_actions:
+        raise ValueError("joint_actions=True needs networks without memory: leave the core out, or frame_stack the observations")
 
 
 def resolve_critic(
@@ -161,17 +189,13 @@ def resolve_critic(
     """Resolve a builder's ``critic`` keyword, and check its output shapes.
 
     Raises:
-      TypeError: not a memoryless model of action-values.
+      TypeError: not a model of action-values.
     """
     critic = resolve_model(argument, default, env, name="critic")
-    if is_recurrent(critic):
-        raise TypeError(
-            f"critic={show(argument)} must be memoryless (initial_carry gives ()), because it learns from single rows"
-        )
     space = env.action_space
     box = isinstance(space, spaces.Box)
     seen = env._replace(observation_space=seen_by_critic(env.observation_space, space))
-    output = model_output(argument, critic, seen, name="critic")
+    output = model_output(argument, critic, seen, unrolled=is_recurrent(critic), name="critic")
     shape = ((1, num_outputs) if num_outputs else (1,)) if box else (1, space.n)  # type: ignore[attr-defined]
     if getattr(output, "shape", None) != shape:
         wanted = f"values f32[batch, {shape[-1]}] of all actions"
@@ -232,6 +256,8 @@ def init_networks(setup: ActorCriticSetup[Any], key: Key, hyperparams: Any) -> t
 
 
 def init_replay(setup: ReplaySetup[Any]) -> Any:
+    if setup.config.has_memory:
+        return setup.replay.init(example_sequence(setup))
     return setup.replay.init(example_row(setup.observation_space, setup.action_space))
 
 

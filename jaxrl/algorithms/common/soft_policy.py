@@ -123,7 +123,7 @@ def act(
     *,
     explore: bool,
 ) -> tuple[PyTree, Array, dict[str, Array]]:
-    output = setup.model.apply(network_variables(policy).actor, (), inputs)[1]
+    carry, output = setup.model.apply(network_variables(policy).actor, carry, inputs)
     if not explore:
         return carry, setup.to_environment(output.mode()), {}
     keys, at_random = fold_each(key, env_id), policy.exploration
@@ -172,7 +172,8 @@ def actor_loss(
     of_all = partial(jnp.min if setup.config.actor_value == "min" else jnp.mean, axis=0)
     every = lambda inputs, action: action_values(setup, critic, inputs, action, key)  # noqa: E731
     values = lambda *arguments: of_all(setup.config.critics.values(every(*arguments)))  # noqa: E731
-    value, entropy = soft_value(output, values, batch.inputs, update.noise[1], temperature)
+    noise = update.noise[1, : len(batch.valid)]  # with n-step returns of sequences, there are more next observations
+    value, entropy = soft_value(output, values, batch.inputs, noise, temperature)
     mean = setup.valid_mean(batch.valid)
     loss = -mean(value)
     return loss, {"losses/actor_loss": loss, "losses/entropy": mean(entropy), STATISTICS: statistics}

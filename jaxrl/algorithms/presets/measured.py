@@ -26,6 +26,9 @@ HIDDEN_SETTINGS = {"model": {"core": "gru"}, "num_envs": 64, "normalize_rewards"
 
 SMALL = {"model": {"hidden_sizes": (64, 64)}}
 """Small networks, sufficient for low-dimensional observations; the default for continuous control is 256 units."""
+SWING = "Pendulum-v1|select_observation(0,1)"
+"""Pendulum without its velocity."""
+SAC_SWING = {"model": {"core": "gru", "hidden_sizes": (64,)}, "batch_size": 32}
 TD3_PENDULUM = {**SMALL, "gamma": 0.98, "tau": 0.01, "exploration_noise": 0.2}
 CROSSQ_PENDULUM = {**SMALL, "critic": {"hidden_sizes": (128, 128)}}
 SAC_MOUNTAINCAR = {**SMALL, "hold_noise": 50, "learning_starts": 5000}
@@ -197,6 +200,7 @@ MEASURED = (
     Preset("r2d2-memorychain", "r2d2", CHAIN, R2D2_CHAIN, 60_000, 8, Score(1.0, 1.0, 1.0, 169, CPU), 0.9),
     Preset("r2d2-cartpole-hidden", "r2d2", HIDDEN, R2D2_HIDDEN, 150_000, 8, Score(475.4, 444.4, 498.9, 424, CPU), 450),
     Preset("sac-pendulum", "sac", "Pendulum-v1", SMALL, 20_000, 8, Score(-151.6, -157.6, -145.9, 160, CPU), -160),
+    Preset("sac-pendulum-hidden", "sac", SWING, SAC_SWING, 60_000, 8, None, -250),
     Preset("crossq-pendulum", "crossq", "Pendulum-v1", CROSSQ_PENDULUM, 9_984, 8, Score(-146.0, -152.3, -139.8, 196, CPU), -160),
     Preset("td3-pendulum", "td3", "Pendulum-v1", TD3_PENDULUM, 20_000, 8, Score(-152.6, -157.5, -147.6, 176, CPU), -160),
     Preset("ddpg-pendulum", "ddpg", "Pendulum-v1", SMALL, 20_000, 8, Score(-150.8, -156.1, -145.0, 145, CPU), -200),

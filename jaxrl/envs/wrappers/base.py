@@ -27,7 +27,7 @@ ON_HOST = {
 }
 """Options of envpool that replace a wrapper."""
 
-FOR_AGENTS = {"agent_id", "central_state", "flatten_observation", "select_observation", "time_limit"}
+FOR_AGENTS = {"agent_id", "central_state", "flatten_observation", "select_observation", "privileged_state", "time_limit"}
 """Wrappers that also take environments of several agents."""
 
 _MADE: dict[str, tuple[Env, Env]] = {}

@@ -14,8 +14,8 @@ from jaxrl.envs.host import parts_of
 from jaxrl.envs.wrappers.base import inside, map_observation, wrapper
 from jaxrl.settings.validation import check_count
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.entries import PLAYER_KEY, RESERVED
-from jaxrl.spaces.goals import ACHIEVED, DESIRED
+from jaxrl.spaces.entries import PLAYER_KEY, PRIVILEGED_KEY, RESERVED, has_privileged_state
+from jaxrl.spaces.goals import ACHIEVED, DESIRED, OBSERVATION
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
@@ -81,6 +81,49 @@ def select_observation(env: Env, *keep: int | str) -> Env:
       keep: indices of the vector, from 0, in output order; or names of Dict entries. ``action_mask``, ``privileged_state`` and
         ``player`` are always kept.
     """
+    _check_parts(env, keep, "keep")
+    space = env.observation_space
+    if isinstance(space, spaces.Dict):
+        entries = {name: part for name, part in space.items() if name in (*keep, *RESERVED)}
+        return map_observation(env, spaces.Dict(entries), lambda obs: {name: obs[name] for name in entries})
+    assert isinstance(space, spaces.Box)
+    chosen = np.array(keep)
+    return map_observation(env, _box(space.low[chosen], space.high[chosen]), lambda obs: obs[chosen])
+
+
+@wrapper
+def privileged_state(env: Env, *hidden: int | str) -> Env:
+    """Move some elements of a vector, or some entries of a Dict, to ``privileged_state``, which only critics may see.
+
+    ``"CartPole-v1|privileged_state(1, 3)"`` is CartPole whose policy does not see velocities. What is left of a vector becomes
+    the entry ``observation``. Networks ignore the state unless their critic is asked to see it (``critic="privileged"``).
+
+    Args:
+      hidden: indices of the vector, from 0; or names of Dict entries. At least one part must be left.
+    """
+    parts, space = _check_parts(env, hidden, "hide"), env.observation_space
+    if len(hidden) == len(parts):
+        raise ValueError("it hides all that there is to see: leave at least one part to the policy")
+    if isinstance(space, spaces.Dict):
+        if has_privileged_state(space):
+            raise ValueError(f"its observations have a {PRIVILEGED_KEY!r} already")
+
+        def split(entries: Any) -> dict[str, Any]:
+            kept, moved = ({name: entries[name] for name in space if (name in hidden) == moves} for moves in (False, True))
+            return {**kept, PRIVILEGED_KEY: spaces.Dict(moved) if entries is space else moved}
+
+        return map_observation(env, spaces.Dict(split(space)), split)
+    assert isinstance(space, spaces.Box)
+    seen, state = np.array([i for i in parts if i not in hidden]), np.array(hidden)
+    both = spaces.Dict(
+        {OBSERVATION: _box(space.low[seen], space.high[seen]), PRIVILEGED_KEY: _box(space.low[state], space.high[state])}
+    )
+    return map_observation(env, both, lambda obs: {OBSERVATION: obs[seen], PRIVILEGED_KEY: obs[state]})
+
+
+def _check_parts(env: Env, chosen: tuple[int | str, ...], verb: str) -> list[Any]:
+    """Return the indices of a vector or the names of a Dict's entries, without reserved ones. Raise ValueError unless ``chosen``
+    are some of them, each once."""
     space = env.observation_space
     if isinstance(space, spaces.Dict):
         known: list[Any] = [name for name in space if name not in RESERVED]
@@ -88,15 +131,11 @@ def select_observation(env: Env, *keep: int | str) -> Env:
     elif isinstance(space, spaces.Box) and len(space.shape) == 1:
         known, allowed = list(range(space.shape[0])), f"0 to {space.shape[0] - 1}"
     else:
-        raise ValueError(f"it keeps parts of a vector or of a Dict, but the observation space is {space}")
-    wrong = [each for each in keep if isinstance(each, bool | float) or each not in known or keep.count(each) > 1]
-    if wrong or not keep:
-        raise ValueError(f"it must name the parts to keep, each once, from {allowed}{f', not {wrong[0]!r}' if wrong else ''}")
-    if isinstance(space, spaces.Dict):
-        entries = {name: part for name, part in space.items() if name in (*keep, *RESERVED)}
-        return map_observation(env, spaces.Dict(entries), lambda obs: {name: obs[name] for name in entries})
-    chosen = np.array(keep)
-    return map_observation(env, _box(space.low[chosen], space.high[chosen]), lambda obs: obs[chosen])
+        raise ValueError(f"it {verb}s parts of a vector or of a Dict, but the observation space is {space}")
+    wrong = [each for each in chosen if isinstance(each, bool | float) or each not in known or chosen.count(each) > 1]
+    if wrong or not chosen:
+        raise ValueError(f"it must name the parts to {verb}, each once, from {allowed}{f', not {wrong[0]!r}' if wrong else ''}")
+    return known
 
 
 class FrameStackState(NamedTuple):

@@ -200,5 +200,6 @@ def test_frames_are_stacked_beside_single_goals() -> None:
     _, obs, [(_, reached)] = rollout(env, [1])
     assert obs["observation"].shape == (8,) and reached.obs["achieved_goal"].shape == (4,)
     np.testing.assert_array_equal(reached.obs["observation"], [*obs["achieved_goal"], *reached.obs["achieved_goal"]])
-    others = {"scale_action", "clip_action", "agent_id", "central_state"}  # for a Box, and for several agents
+    # Those for a Box, for several agents, and one whose entries a goal environment needs itself.
+    others = {"scale_action", "clip_action", "agent_id", "central_state", "privileged_state"}
     assert {*KEPT, *LOST} == {*WRAPPERS} - others

@@ -28,6 +28,7 @@ from jaxrl.envs.wrappers import (
     clip_action,
     flatten_observation,
     frame_stack,
+    privileged_state,
     scale_action,
     select_observation,
     sticky_actions,
@@ -35,6 +36,7 @@ from jaxrl.envs.wrappers import (
     time_limit,
     usage,
 )
+from jaxrl.models.torso import leaves
 from jaxrl.rollout.autoreset import StepOutcome, first_input, no_episode
 from jaxrl.rollout.collect import advance, reset_envs
 from jaxrl.runtime.cli.main import main
@@ -247,6 +249,40 @@ def parts(place: int, photo: list[int], speed: list[float], mask: list[int]) -> 
 SEEN = [parts(3, [0, 255], [-4, 2], [1, 1]), parts(1, [51, 0], [0, 5], [0, 1])]
 
 
+def test_parts_are_for_critics_alone() -> None:
+    speeds = privileged_state(with_observations(spaces.Box(-4, 5, (3,), np.float32), [np.float32([1, 2, 3])] * 2), 2, 0)
+    first, _ = observed(speeds, 1)
+    np.testing.assert_array_equal(first["observation"], [2])
+    np.testing.assert_array_equal(first["privileged_state"], [3, 1])
+    entries = privileged_state(with_observations(PARTS, SEEN), "speed", "place")
+    first, _ = observed(entries, 1)
+    assert {*first} == {"photo", "action_mask", "privileged_state"} and {*first["privileged_state"]} == {"speed", "place"}
+    np.testing.assert_array_equal(first["privileged_state"]["speed"], [-4, 2])
+    paths = [[path for path, _ in leaves(entries.observation_space, privileged=seen)] for seen in (False, True)]
+    assert paths[0] == [("photo",)]
+    assert paths[1] == [("photo",), ("privileged_state", "place"), ("privileged_state", "speed")]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "message"),
+    [
+        ((), "must name the parts to hide, each once, from 0 to 2"),
+        ((3,), "from 0 to 2, not 3"),
+        ((1, 1), "each once, from 0 to 2, not 1"),
+        ((0, 1, 2), "it hides all that there is to see"),
+    ],
+)
+def test_parts_that_cannot_be_hidden(hidden: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        privileged_state(with_observations(spaces.Box(-4, 5, (3,), np.float32), [np.float32([1, 2, 3])] * 2), *hidden)
+
+
+def test_a_state_is_hidden_once() -> None:
+    once = privileged_state(with_observations(PARTS, SEEN), "speed")
+    with pytest.raises(ValueError, match="its observations have a 'privileged_state' already"):
+        privileged_state(once, "place")
+
+
 def test_observations_are_flattened() -> None:
     env = flatten_observation(with_observations(PARTS, SEEN))  # in the order of names, as gymnasium sorts them
     first, second = observed(env, 1)
@@ -419,6 +455,7 @@ IDS = [
     "tests.envs.wrappers.test_wrappers:clock|select_observation(1)|scale_action|sticky_actions",
     "tests.envs.wrappers.test_wrappers:clock?end=5|time_limit(4)|clip_action|action_repeat(3)|frame_stack(2)",
     "CartPole-v1?gravity=5.0|select_observation(0,2)|action_repeat(2)|sticky_actions(0.5)",
+    "CartPole-v1|privileged_state(1,3)|frame_stack(2)",
     "Catch-bsuite|sticky_actions|frame_stack(2)|action_repeat(2)|time_limit(3)",
 ]
 
@@ -432,7 +469,7 @@ def test_they_keep_the_contract(env_id: str) -> None:
     assert make_env(jaxrl.make_ppo(env_id).spec["env"]) is env and jaxrl.make_ppo(env).spec["env"] == env.name
 
 
-OTHERS = ("agent_id", "central_state", "select_observation", "time_limit")  # two are for several agents
+OTHERS = ("agent_id", "central_state", "select_observation", "privileged_state", "time_limit")  # two are for several agents
 
 
 @pytest.mark.parametrize("by", [call for call in WRAPPERS if call not in OTHERS])
