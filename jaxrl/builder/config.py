@@ -142,6 +142,11 @@ class BufferConfig(RolloutConfig):
         return False
 
     @property
+    def has_memory(self) -> bool:
+        """True if the networks have memory, and so learn from sequences."""
+        return False
+
+    @property
     def rows_per_update(self) -> tuple[int, str]:
         """Number of rows per gradient step, and the same number as an expression of setting names."""
         return self.batch_size, "batch_size"
@@ -200,15 +205,13 @@ class ReplayConfig(BufferConfig):
     """With ``data``: collect rollouts as well, without a warm-up, and learn from both."""
     mixing_ratio: Unit = added(0.5)
     """With ``online``: fraction of each batch that is drawn from the data."""
+    reset_interval: CountOrZero = added(0)
+    """Environment steps, or with ``data`` updates, between resets of all networks and optimisers, which then learn again from the
+    whole replay (Nikishin et al. 2022); 0: never."""
 
     @property
     def only_with_data(self) -> tuple[str, ...]:
         return ("updates", "online")
-
-    @property
-    def has_memory(self) -> bool:
-        """True if the networks have memory, and so learn from sequences."""
-        return False
 
     @property
     def rows_around(self) -> int:
@@ -226,6 +229,11 @@ class ReplayConfig(BufferConfig):
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
+        if self.reset_interval % self.steps_per_iteration:
+            raise ValueError(
+                f"reset_interval={self.reset_interval} must be a multiple of the {self.steps_per_iteration} rows of an iteration, "
+                "since networks are reset between iterations"
+            )
         if not self.online and self.mixing_ratio != type(self)().mixing_ratio:
             raise ValueError(f"mixing_ratio={self.mixing_ratio:g} has no effect without online=True: leave it out")
         if self.online and not (self.mixing_ratio * self.batch_size).is_integer():

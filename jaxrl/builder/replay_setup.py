@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import jax
@@ -44,6 +45,8 @@ class ReplaySetup(AlgorithmSetup[R]):
         """Bind functions as ``AlgorithmSetup.algorithm`` does. By default ``observe`` and ``mark_discontinuity`` are those of
         this module. Rollouts of older policies are always allowed."""
         shared = {"observe": store, "mark_discontinuity": mark_discontinuity, "buffers": ("replay",), "tolerates_lag": True}
+        if getattr(self.config, "reset_interval", 0):
+            keywords["learn"] = partial(learn_after_reset, keywords["init"], keywords["learn"])
         return super().algorithm(**{**shared, **keywords})
 
     def draw(self, learner: Any) -> Draw:
@@ -173,6 +176,25 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], carry: PyTree, xs: PyTree)
 def store(setup: ReplaySetup[Any], learner: Any, rollout: Rollout) -> Any:
     """Add the rollout's rows, not normalised, to the replay."""
     return learner._replace(replay=setup.replay.add(learner.replay, replay_rows(rollout), rollout.env_id))
+
+
+RESET = 99
+"""Random stream of the parameters after a reset."""
+KEPT = ("replay", "hyperparams", "key", "version")
+"""Fields of a learner's state that a reset keeps."""
+
+
+def learn_after_reset(
+    init: Callable[..., Any], learn: Callable[..., tuple[Any, Metrics]], setup: ReplaySetup[Any], learner: Any
+) -> tuple[Any, Metrics]:
+    """Run an iteration's updates; at each ``reset_interval`` from initial networks and optimiser states (Nikishin et al. 2022)."""
+    due = (learner.version > 0) & (learner.version % (setup.config.reset_interval // setup.config.steps_per_iteration) == 0)
+
+    def fresh(learner: Any) -> Any:
+        new = init(setup, setup.stream(learner, RESET), learner.hyperparams)
+        return new._replace(**{name: getattr(learner, name) for name in KEPT})
+
+    return learn(setup, jax.lax.cond(due, fresh, lambda learner: learner, learner))
 
 
 def mark_discontinuity(setup: ReplaySetup[Any], learner: Any) -> Any:

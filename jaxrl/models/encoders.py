@@ -104,3 +104,17 @@ def hidden_layers(
         x = ACTIVATIONS[activation](x)
         x = x if renorm is None else renorm(x, f"renorm_{i}")
     return x
+
+
+def residual_layers(x: Array, hidden_sizes: tuple[int, ...], activation: str, dtype: str) -> Array:
+    """Apply SimBa's layers within the calling module (Lee et al. 2025, section 4.2): a linear layer, a residual block per hidden
+    size, and layer normalisation. A block adds W₂·activation(W₁·norm(x)) to its input x, where W₁x has four times as many units.
+    """
+    if not hidden_sizes:
+        return x
+    normed = lambda name, x: nn.LayerNorm(dtype=compute_type(dtype), name=name)(x)  # noqa: E731
+    x = dense(hidden_sizes[0], 1.0, "embedding", dtype=dtype)(x)
+    for i, features in enumerate(hidden_sizes):
+        wide = dense(4 * features, name=f"wide_{i}", dtype=dtype)(normed(f"norm_{i}", x))
+        x = x + dense(features, 1.0, f"hidden_{i}", dtype=dtype)(ACTIVATIONS[activation](wide))
+    return normed("norm", x)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.models.batch_renorm import BatchRenorm
-from jaxrl.models.encoders import encode_space, hidden_layers, nothing_to_see
+from jaxrl.models.encoders import encode_space, hidden_layers, nothing_to_see, residual_layers
 from jaxrl.models.images import IMAGE_NETWORKS, MinAtarCNN, as_image
 from jaxrl.models.initialisers import compute_type
 from jaxrl.spaces.entries import PRIVILEGED_KEY, RESERVED, entries_seen
@@ -51,6 +51,7 @@ class Network(NamedTuple):
     dropout: float = 0.0
     """Fraction of units that hidden layers drop when a key is given."""
     batch_renorm: bool = False
+    residual: bool = False
 
     @property
     def has_image(self) -> bool:
@@ -91,6 +92,8 @@ class Torso(nn.Module):
                 inputs.prev_reward[..., None],
             ]
         x = jnp.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+        if network.residual:
+            return residual_layers(x, network.hidden_sizes, network.activation, network.dtype)
         dropout = network.dropout if self.has_rng("dropout") else 0.0
         renorm = (lambda x, name: BatchRenorm(name=name)(x, valid, axis_name)) if network.batch_renorm else None
         return hidden_layers(x, network.hidden_sizes, network.activation, network.layer_norm, network.dtype, dropout, renorm)

@@ -344,8 +344,8 @@ def test_one_message_for_each_mistake() -> None:
         small_sac(free)
     with pytest.raises(TypeError, match=r"SAC needs a Box or Discrete action space; .*MultiDiscrete"):
         small_sac(probes.two_choices())
-    with pytest.raises(TypeError, match="its model must be memoryless"):
-        small_sac(probes.target_action(), model=RECURRENT)
+    with pytest.raises(TypeError, match="must give a TanhNormal policy"):
+        small_sac(probes.target_action(), model=RECURRENT, replay_ratio=1024, buffer_size=1024)
 
 
 @pytest.mark.parametrize(

@@ -70,12 +70,39 @@ def test_dropout_drops_where_a_key_is_given_and_only_there() -> None:
     assert len(np.unique(dropped)) > 190 and np.isfinite(without).all()
 
 
+def test_residual_layers_are_those_of_simba() -> None:
+    """Against NumPy: a linear layer, two blocks, and a last normalisation."""
+    seen = spaces.Box(-1, 1, (3,), np.float32)
+    model = deterministic_policy(seen, BOX, hidden_sizes=(4, 4), residual=True)
+    inputs = example_input(seen, BOX)._replace(obs=jnp.float32([[0.3, -0.7, 1.1]]))
+    params = jit(model.init)(KEY(), inputs)
+    params = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(KEY(), x.shape), params)
+    weights = jax.tree.map(np.asarray, params)["params"]
+    torso, x = weights["torso"], np.float64([0.3, -0.7, 1.1])
+    layer = lambda name, x: x @ torso[name]["kernel"] + torso[name]["bias"]  # noqa: E731
+
+    def norm(name: str, x: Any) -> Any:
+        return (x - x.mean()) / np.sqrt(x.var() + 1e-6) * torso[name]["scale"] + torso[name]["bias"]
+
+    x = layer("embedding", x)
+    for i in range(2):
+        wide = layer(f"wide_{i}", norm(f"norm_{i}", x))
+        assert wide.shape == (16,)
+        x = x + layer(f"hidden_{i}", np.maximum(wide, 0))
+    action = np.tanh(norm("norm", x) @ weights["action"]["kernel"] + weights["action"]["bias"])
+    np.testing.assert_allclose(jit(model.apply)(params, (), inputs)[1][0], action, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "make, error, message",
     [
         (lambda: policy_network(SEEN, spaces.MultiDiscrete([2, 3])), TypeError, "policy_network needs a Box or Discrete space"),
         (lambda: deterministic_policy(SEEN, spaces.MultiDiscrete([2])), TypeError, "deterministic_policy needs a Box"),
-        (lambda: policy_network(SEEN, BOX, core="gru"), TypeError, "unexpected keyword argument 'core'"),
+        (
+            lambda: policy_network(SEEN, BOX, core="gru", batch_renorm=True),
+            ValueError,
+            "core='gru' and batch_renorm=True are mutu",
+        ),
         (lambda: action_value(SEEN, spaces.MultiDiscrete([2])), TypeError, "action_value needs a Box or Discrete space"),
         (lambda: action_value(SEEN, spaces.Discrete(2), num_outputs=3), TypeError, "needs a Box for num_outputs"),
         (lambda: action_value(SEEN, BOX, dropout=1), ValueError, "dropout=1 is not allowed"),

@@ -29,7 +29,7 @@ CONFIGS: dict[str, Any] = {
     "q_network": QNetworkConfig,
     "value_network": ValueNetworkConfig,
     "policy_network": PolicyNetworkConfig,
-    "deterministic_policy": NetworkConfig,
+    "deterministic_policy": CoreConfig,
     "action_value": ActionValueConfig,
     "greedy_policy": GreedyPolicyConfig,
 }
@@ -72,6 +72,13 @@ def test_values_become_plain() -> None:
     [
         (NetworkConfig, {"layer_norm": "yes"}, "layer_norm='yes' must be True or False"),
         (NetworkConfig, {"layer_norm": None}, "layer_norm=None must be True or False"),
+        (NetworkConfig, {"residual": True, "layer_norm": True}, "residual=True and layer_norm=True are mutually exclusive"),
+        (ActionValueConfig, {"residual": True, "dropout": 0.1}, r"residual=True and dropout=0\.1 are mutually exclusive"),
+        (
+            NetworkConfig,
+            {"residual": True, "hidden_sizes": (8, 4)},
+            r"hidden_sizes=\(8, 4\) must all be equal with residual=True",
+        ),
         (NetworkConfig, {"use_previous": 1}, "use_previous=1 must be True or False"),
         (NetworkConfig, {"channel_multiplier": 0}, "channel_multiplier=0 must be an integer >= 1"),
         (NetworkConfig, {"embedding_size": 1.5}, "embedding_size=1.5 must be an integer >= 1"),
@@ -88,7 +95,7 @@ def test_a_config_checks_itself(config: Any, settings: dict[str, Any], error: st
         config(**settings)
 
 
-@pytest.mark.parametrize("name, keyword", [("actor_critic", "cor"), ("policy_network", "core"), ("q_network", "squash")])
+@pytest.mark.parametrize("name, keyword", [("actor_critic", "cor"), ("policy_network", "dueling"), ("q_network", "squash")])
 def test_an_unknown_keyword_is_refused_by_the_function(name: str, keyword: str) -> None:
     with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument '{keyword}'$"):
         getattr(models, name)(VECTOR, DISCRETE, **{keyword: "gru"})

@@ -148,17 +148,13 @@ def prepare_off_policy(
     if bound.action_space != space and isinstance(critic, Mapping) and critic.get("use_previous"):
         raise ValueError("use_previous=True is for critics of the environment's actions: leave it out of the critic's arguments")
     of_critics = structure.critic_network(action_value)
+    sizes: Any = {"num_outputs": outputs, "memory": structure.has_memory}
     if critic is None or isinstance(critic, Mapping):
-        resolved = resolve_critic(None, partial(of_critics, num_outputs=outputs, **(critic or {})), bound, outputs)
+        resolved = resolve_critic(None, partial(of_critics, num_outputs=outputs, **(critic or {})), bound, **sizes)
     else:
-        resolved = resolve_critic(as_network(critic, action_value, of_critics), of_critics, bound, outputs)
+        resolved = resolve_critic(as_network(critic, action_value, of_critics), of_critics, bound, **sizes)
     if not statistics:
         check_statistics(title_of(builder.__name__), resolved, "critic")
-    if is_recurrent(resolved) and not structure.has_memory:
-        raise TypeError(
-            f"critic={show(critic)} must be memoryless (initial_carry gives ()), because it learns from single rows"
-            + (': give the model a core as well, as with model={"core": "gru"}' if memory else "")
-        )
     chosen, data = parts["replay"], prepared.setup.data
     if structure.has_memory:
         check_memory(structure, data is not None)
@@ -184,14 +180,27 @@ def check_memory(config: OffPolicyConfig, has_data: bool) -> None:
 
 
 def resolve_critic(
-    argument: Model | ModelFn | None, default: ModelFn, env: Env | HostEnv, num_outputs: int | None = None
+    argument: Model | ModelFn | None,
+    default: ModelFn,
+    env: Env | HostEnv,
+    num_outputs: int | None = None,
+    *,
+    memory: bool = False,
 ) -> Model:
     """Resolve a builder's ``critic`` keyword, and check its output shapes.
 
+    Args:
+      memory: it learns from sequences, so it may have memory.
+
     Raises:
-      TypeError: not a model of action-values.
+      TypeError: not a model of action-values, or one with memory that learns from single rows.
     """
     critic = resolve_model(argument, default, env, name="critic")
+    if is_recurrent(critic) and not memory:
+        raise TypeError(
+            f"critic={show(argument)} must be memoryless (initial_carry gives ()), because it learns from single rows: critics "
+            "with memory need a policy with memory"
+        )
     space = env.action_space
     box = isinstance(space, spaces.Box)
     seen = env._replace(observation_space=seen_by_critic(env.observation_space, space))
