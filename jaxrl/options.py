@@ -3,6 +3,7 @@
 ``jaxrl.settings.options`` says how they are written in data, flags and sweep files.
 """
 
+from jaxrl.algorithms.common.categorical_critics import Atoms
 from jaxrl.algorithms.common.critic_ensemble import Ensemble
 from jaxrl.algorithms.common.deterministic_policy import Cloning, ReBRAC
 from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax
@@ -36,6 +37,7 @@ __all__ = [
     "QMIX",
     "QR",
     "VDN",
+    "Atoms",
     "Binary",
     "Clip",
     "Cloning",

@@ -316,6 +316,7 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "qrdqn": ("dqn", "--head qr"),
     "iqn": ("dqn", "--head iqn"),
     "hlgauss": ("dqn", "--head hl_gauss"),
+    "d4pg": ("ddpg", "--critics atoms --n-step 5 --replay prioritized"),
     "dpo": ("ppo", "--surrogate drift"),
     "rpo": ("ppo", "--mean-noise 0.5"),
     "ddqn": ("dqn", "--bootstrap double"),

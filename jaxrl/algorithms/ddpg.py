@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from gymnasium import spaces
 
+from jaxrl.algorithms.common.categorical_critics import Atoms
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch, Ensemble
 from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, policy_actions, target_value
 from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax
@@ -25,7 +26,7 @@ from jaxrl.types import Agent, Array, EnvLike
 class DDPGConfig(DeterministicConfig):
     """Structural settings of DDPG."""
 
-    critics: Ensemble = Ensemble(size=1)
+    critics: Ensemble | Atoms = Ensemble(size=1)
     """The critics. The policy maximises the first; targets use the minimum over all."""
     relaxation: GumbelSoftmax = added(GumbelSoftmax())
     """How Discrete actions get a gradient."""

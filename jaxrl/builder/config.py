@@ -231,8 +231,8 @@ class ReplayConfig(BufferConfig):
         super().check(recurrent=recurrent)
         if self.reset_interval % self.steps_per_iteration:
             raise ValueError(
-                f"reset_interval={self.reset_interval} must be a multiple of the {self.steps_per_iteration} rows of an iteration, "
-                "since networks are reset between iterations"
+                f"reset_interval={self.reset_interval} must be a multiple of an iteration's {self.steps_per_iteration} rows: "
+                "networks are reset between iterations"
             )
         if not self.online and self.mixing_ratio != type(self)().mixing_ratio:
             raise ValueError(f"mixing_ratio={self.mixing_ratio:g} has no effect without online=True: leave it out")

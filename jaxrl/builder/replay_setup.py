@@ -187,7 +187,7 @@ KEPT = ("replay", "hyperparams", "key", "version")
 def learn_after_reset(
     init: Callable[..., Any], learn: Callable[..., tuple[Any, Metrics]], setup: ReplaySetup[Any], learner: Any
 ) -> tuple[Any, Metrics]:
-    """Run an iteration's updates; at each ``reset_interval`` from initial networks and optimiser states (Nikishin et al. 2022)."""
+    """Run an iteration's updates; after each ``reset_interval`` with initial networks and optimisers (Nikishin et al. 2022)."""
     due = (learner.version > 0) & (learner.version % (setup.config.reset_interval // setup.config.steps_per_iteration) == 0)
 
     def fresh(learner: Any) -> Any:

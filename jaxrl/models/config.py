@@ -46,8 +46,8 @@ class NetworkConfig:
         encoder's paper: (512,) for "nature", (256,) for "mnih2013" and "impala", (128,) for "minatar".
       activation: "tanh", "relu", "elu" or "silu", also in convolutions. Default: "relu".
       layer_norm: normalise hidden layers before the activation (Ba et al. 2016).
-      residual: make each hidden layer a residual block of its number of units, as in SimBa (Lee et al. 2025), after a linear layer.
-        All must have the same number. Excludes ``layer_norm``, which blocks have.
+      residual: make each hidden layer a residual block of its number of units, as in SimBa (Lee et al. 2025), after a linear
+        layer. All must have the same number. Excludes ``layer_norm``, which blocks have.
       use_previous: also feed the previous action and reward to the network. Default: True with a core.
       image_layout: "HWC", "CHW", or "auto": channels first if the first axis is shorter than the last, as in envpool's Atari.
       channel_multiplier: factor on the number of channels in the paper.
@@ -81,8 +81,8 @@ class NetworkConfig:
                 raise ValueError(f"residual=True and {name}={value} are mutually exclusive: leave one out")
         if self.residual and len(set(self.hidden_sizes or ())) > 1:
             raise ValueError(
-                f"hidden_sizes={self.hidden_sizes} must all be equal with residual=True, because blocks add to their input, as in "
-                "(128, 128)"
+                f"hidden_sizes={self.hidden_sizes} must all be equal with residual=True, because blocks add to their input: "
+                "use (128, 128) for two blocks"
             )
 
 

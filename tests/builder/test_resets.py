@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ def test_networks_are_new_and_replay_is_kept(rule: str) -> None:
         seen.append(to_numpy(state.learner))
         assert np.isfinite(float(metrics["losses/td_loss"].sum))
     kernels = [np.concatenate([x.ravel() for x in jax.tree.leaves(learner.params)]) for learner in seen]
-    assert [bool((x != y).any()) for x, y in zip(kernels, kernels[1:], strict=False)] == [False, True, False, True]
+    assert [bool((x != y).any()) for x, y in itertools.pairwise(kernels)] == [False, True, False, True]
     assert_bit_equal(seen[0].key, seen[-1].key)
     assert [int(learner.version) for learner in seen] == [1, 2, 3, 4, 5]
     assert int(seen[-1].replay.size) > int(seen[0].replay.size)
@@ -55,5 +56,5 @@ def test_seeds_are_reset_to_different_networks() -> None:
 
 
 def test_resets_are_between_iterations() -> None:
-    with pytest.raises(ValueError, match="reset_interval=12 must be a multiple of the 8 rows of an iteration"):
+    with pytest.raises(ValueError, match="reset_interval=12 must be a multiple of an iteration's 8 rows"):
         small("dqn", probes.truncation(), reset_interval=12)

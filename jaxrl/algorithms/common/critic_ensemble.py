@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.sequence_batches import priorities_of, sequence_batch
+from jaxrl.algorithms.common.sequence_batches import priorities_of, sequence_batch, targets_of
 from jaxrl.algorithms.common.sequence_storage import store_sequences
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup, in_parts
@@ -67,6 +67,15 @@ class Ensemble(Option):
     def values(self, outputs: Array) -> Array:
         """Return each critic's value, f32[num_critics, N, ...]."""
         return outputs
+
+    def target(self, batch: Any, outputs: Array, chosen: Array, penalty: Array | float = 0.0) -> Array:
+        """Return y = r + γ·(1 − terminated)·(Q − penalty), f32[N], where Q is the minimum over the ``chosen`` critics.
+
+        Args:
+          outputs: of the target critics at the next observation.
+          penalty: f32[N], or 0.
+        """
+        return targets_of(batch, self.pessimistic(outputs, chosen) - penalty)
 
     def loss(self, outputs: Array, target: Array, batch: Transitions, axis_name: str | None) -> tuple[Array, dict[str, Array]]:
         """Return the critics' loss, and scalars to log with ``PRIORITIES``."""

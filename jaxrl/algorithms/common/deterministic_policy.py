@@ -16,13 +16,13 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import delayed_updates
+from jaxrl.algorithms.common.categorical_critics import Atoms
 from jaxrl.algorithms.common.critic_ensemble import (
     ActorCriticPair,
     ActorCriticSetup,
     CriticBatch,
+    Ensemble,
     action_values,
-    min_over_subset,
-    td_loss,
 )
 from jaxrl.algorithms.common.delayed_updates import Losses, init
 from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax
@@ -33,7 +33,6 @@ from jaxrl.algorithms.common.off_policy import (
     prepare_off_policy,
     sample_discrete,
 )
-from jaxrl.algorithms.common.sequence_batches import targets_of
 from jaxrl.builder.sequence_config import RecurrentConfig
 from jaxrl.distributions import Categorical
 from jaxrl.exploration.action_noise import normal_each, uniform_of
@@ -55,6 +54,8 @@ from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, 
 class DeterministicConfig(OffPolicyConfig, RecurrentConfig):
     """Structural settings of an algorithm that explores by adding noise to its actions."""
 
+    critics: Ensemble | Atoms = Ensemble()  # type: ignore[assignment] # wider than the family's
+    """The critics, and how targets use them."""
     noise: Gaussian | OU = Gaussian()
     """Noise on actions, for exploration."""
     normalize_observations: bool = added(True)
@@ -191,9 +192,9 @@ def policy_actions(setup: ActorCriticSetup[Any], actor: PyTree, inputs: StepInpu
 def critic_loss(
     setup: ActorCriticSetup[Any], critic: PyTree, target: Array, update: CriticBatch
 ) -> tuple[Array, dict[str, Array]]:
-    """Sum over critics of ½·(Q(s, a) − y)² (Lillicrap et al. 2016, eq. 4)."""
-    values = action_values(setup, critic, update.batch.inputs, update.batch.action, jax.random.fold_in(update.key, 1))
-    return td_loss(values, target, update.batch, setup.axis_name)
+    """Sum over critics of ½·(Q(s, a) − y)² (Lillicrap et al. 2016, eq. 4), or with ``Atoms`` of the cross-entropy."""
+    outputs = action_values(setup, critic, update.batch.inputs, update.batch.action, jax.random.fold_in(update.key, 1))
+    return setup.config.critics.loss(outputs, target, update.batch, setup.axis_name)
 
 
 def actor_loss(
@@ -204,7 +205,8 @@ def actor_loss(
     ones (Lowe et al. 2017, eq. 6). With ``cloning``, the loss of that option."""
     batch, first = update.batch, jax.tree.map(lambda x: x[:1], critic)
     action, penalty = policy_actions(setup, actor, batch.inputs, jax.random.fold_in(update.key, 3))
-    value = action_values(setup, first, batch.inputs, action, jax.random.fold_in(update.key, 2), others=batch.action)[0]
+    outputs = action_values(setup, first, batch.inputs, action, jax.random.fold_in(update.key, 2), others=batch.action)
+    value = setup.config.critics.values(outputs)[0]
     mean, cloning = setup.valid_mean(batch.valid), getattr(setup.config, "cloning", None)
     if cloning is None:
         loss = -mean(value - penalty)
@@ -238,15 +240,16 @@ def next_others(batch: Transitions, action: Array, num_agents: int) -> Array:
 def target_value(
     setup: ActorCriticSetup[Any], targets: ActorCriticPair, action: Array, update: CriticBatch, penalty: Array | float = 0.0
 ) -> Array:
-    """y = r + γ·(1 − terminated)·(Q⁻(s′, action) − penalty), f32[N], where Q⁻ is the minimum over the ``chosen`` target critics.
+    """y = r + γ·(1 − terminated)·(Q⁻(s′, action) − penalty), f32[N], where Q⁻ is the minimum over the ``chosen`` target critics;
+    with ``Atoms`` the distribution of that return, f32[N, num_atoms].
 
     Args:
       penalty: f32[N], or 0.
     """
     batch = update.batch
     others = next_others(batch, action, setup.joint_agents) if setup.joint_agents else None
-    values = action_values(setup, targets.critic, batch.next_inputs, action, jax.random.fold_in(update.key, 0), others)
-    return targets_of(batch, min_over_subset(values, update.chosen) - penalty)
+    outputs = action_values(setup, targets.critic, batch.next_inputs, action, jax.random.fold_in(update.key, 0), others)
+    return setup.config.critics.target(batch, outputs, update.chosen, penalty)
 
 
 # -------------------------------------------------------------------------------------------------------------------- builders
@@ -299,6 +302,8 @@ def build(
     network: Any = {"network": deterministic_policy, "memory": True}
     prepared, setup = prepare_off_policy(builder, env, config, hyperparams, keywords, kinds, **network)
     settings, space = setup.config, setup.action_space
+    if settings.has_memory and isinstance(settings.critics, Atoms):
+        raise ValueError("critics=Atoms() needs networks without memory: leave it out, or the core")
     if settings.has_memory and isinstance(settings.noise, OU):
         raise ValueError("noise=OU() has a carry, and so has the model: use Gaussian(hold=…), or a model without a core")
     if isinstance(space, spaces.Box):
