@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from jaxrl.algorithms.maddpg import make_maddpg
     from jaxrl.algorithms.mappo import make_mappo
     from jaxrl.algorithms.mpc import make_mpc as make_mpc
+    from jaxrl.algorithms.mpo import make_mpo as make_mpo
     from jaxrl.algorithms.muzero import make_muzero as make_muzero
     from jaxrl.algorithms.ppo import make_ppo as make_ppo
     from jaxrl.algorithms.pqn import make_pqn as make_pqn

@@ -3,9 +3,9 @@
 ``jaxrl.settings.options`` says how they are written in data, flags and sweep files.
 """
 
-from jaxrl.algorithms.common.categorical_critics import Atoms
 from jaxrl.algorithms.common.critic_ensemble import Ensemble
 from jaxrl.algorithms.common.deterministic_policy import Cloning, ReBRAC
+from jaxrl.algorithms.common.distributional_critics import Atoms, Quantiles
 from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax
 from jaxrl.algorithms.common.offline.advantage_weights import Binary, Expectile, Exponential, Sampled
 from jaxrl.algorithms.common.offline.conservative import CQL, Conservative, LagrangeCQL
@@ -15,7 +15,6 @@ from jaxrl.algorithms.common.planning.planners import CEM, MPPI, RandomShooting
 from jaxrl.algorithms.common.planning.tree_search import PUCT, Gumbel
 from jaxrl.algorithms.common.ppo_objectives import Clip, Drift, KLPenalty
 from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, HLGauss, Munchausen, Scalar
-from jaxrl.algorithms.common.quantile_critics import Quantiles
 from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature
 from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN
 from jaxrl.algorithms.common.value_rescaling import Rescale

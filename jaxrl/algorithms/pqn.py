@@ -17,7 +17,7 @@ from jaxrl.algorithms.common.q_learning import act, epsilon, policy
 from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
-from jaxrl.builder.networks import ModelFn, check_q_values
+from jaxrl.builder.networks import ModelFn, check_q_values, is_recurrent
 from jaxrl.builder.prepare import prepare
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.distributions import select_actions
@@ -30,6 +30,7 @@ from jaxrl.optimize.minibatches import check_minibatches, explained_variance, mi
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout.agents import as_lanes, by_agent
 from jaxrl.rollout.inputs import zero_invalid
+from jaxrl.rollout.outputs import apply_model
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, Unit, added
 from jaxrl.types import Agent, Array, EnvLike, Metrics, Model, PyTree, Rollout, StepInput
@@ -45,7 +46,7 @@ class PQNConfig(RolloutConfig):
     num_epochs: Count = 4
     """Passes over each rollout."""
     num_minibatches: Count = 16
-    """Minibatches per pass, one gradient step each; must divide num_envs * rollout_length."""
+    """Minibatches per pass, one gradient step each; must divide num_envs * rollout_length, or num_envs with memory."""
     exploration: Spread | None = added(None)
     """How ε differs between environments; by default it is the same in all."""
     decomposition: VDN | QMIX | None = added(None)
@@ -56,7 +57,11 @@ class PQNConfig(RolloutConfig):
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
-        check_minibatches(self.num_minibatches, 1, self.steps_per_iteration, "num_envs * rollout_length")
+        if recurrent:
+            why = ", because a minibatch consists of whole sequences with a recurrent model"
+            check_minibatches(self.num_minibatches, 1, self.num_envs, "num_envs", why)
+        else:
+            check_minibatches(self.num_minibatches, 1, self.steps_per_iteration, "num_envs * rollout_length")
 
 
 class PQNHyperparams(NamedTuple):
@@ -75,14 +80,16 @@ class PQNHyperparams(NamedTuple):
 
 
 class PQNRows(NamedTuple):
-    """Training rows, [N]. With a decomposition, those of environments; inputs and actions are then [N, A, ...]."""
+    """Training rows, [N]; with memory sequences of them, [N, T]. With a decomposition, those of environments; inputs and actions
+    are then [N, A, ...]."""
 
     inputs: StepInput
     action: Array
     target: Array
     """The λ-return."""
     valid: Array
-    carry: tuple[()] = ()
+    carry: PyTree = ()
+    """[N, ...] at the start of each sequence; () without memory."""
     alive: Array | tuple[()] = ()
     """With a decomposition: which agents act, bool[N, A]."""
 
@@ -102,9 +109,11 @@ def targets(
       value: the team's value, with a decomposition.
 
     Returns:
-      The rollout's rows with their returns, and the errors G_t − Q(s_t, a_t) f32[N].
+      The rollout's rows with their returns, and the errors G_t − Q(s_t, a_t) of these.
     """
     flat = lambda tree: jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), tree)  # noqa: E731
+    if jax.tree.leaves(rollout.carry):
+        return sequence_targets(model, params, rollout, hp)
     rows, num_lanes = rollout.valid.size, rollout.valid.shape[1]
     q_values = model.apply(params, (), flat(rollout.inputs))[1]
     reached = q_values[num_lanes:].max(-1).reshape(rollout.valid.shape)
@@ -123,12 +132,23 @@ def targets(
     return PQNRows(inputs, action, target, valid, alive=alive), error
 
 
+def sequence_targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams) -> tuple[PQNRows, Array]:
+    """Return the same of a rollout with memory: sequences [B, T] that begin with the carry of acting, and errors f32[B, T]."""
+    q_values = model.unroll(params, rollout.carry, rollout.inputs)[1]
+    returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma, hp.q_lambda), q_values[1:].max(-1), rollout.valid)
+    error = zero_invalid(returns - select_actions(q_values[:-1], rollout.action), rollout.valid)
+    inputs = jax.tree.map(lambda x: x[:-1], rollout.inputs)
+    rows = PQNRows(inputs, rollout.action, zero_invalid(returns, rollout.valid), rollout.valid)
+    rows, error = jax.tree.map(lambda x: x.swapaxes(0, 1), (rows, error))
+    return rows._replace(carry=rollout.carry), error
+
+
 def pqn_loss(
     model: Model, params: PyTree, batch: PQNRows, axis_name: str | None, value: TeamValue | None = None
 ) -> tuple[Array, dict[str, Array]]:
     """Mean of ½·(G − Q(s, a))² over the valid rows of all devices (Gallici et al. 2024, algorithm 1); G is a constant."""
     inputs, action, alive = as_lanes((batch.inputs, batch.action, batch.alive), value.num_agents if value else 0)
-    chosen = select_actions(model.apply(params, (), inputs)[1], action)
+    chosen = select_actions(apply_model(model, params, inputs, batch.carry), action)
     if value is not None:
         chosen = value.chosen(params, chosen, alive, inputs.obs)
     loss = 0.5 * (chosen - batch.target) ** 2
@@ -143,7 +163,7 @@ def update(setup: AlgorithmSetup[PQNConfig], learner: Learner, rollout: Rollout)
     value, descent = team_value(setup), setup.descent(hp, learner.params)
     batch, error = targets(setup.model, learner.params, rollout, hp, value)
     each = value.num_agents if value else 1
-    sizes = (batch.valid.size, rollout.env_id.size // each, config.num_epochs, config.num_minibatches)
+    sizes = (len(batch.valid), rollout.env_id.size // each, config.num_epochs, config.num_minibatches)
     order = minibatches(setup.update_key(learner), *sizes, setup.axis_name)
 
     def minibatch(progress: Progress, part: PQNRows) -> tuple[Progress, dict[str, Array]]:
@@ -161,10 +181,18 @@ def update(setup: AlgorithmSetup[PQNConfig], learner: Learner, rollout: Rollout)
 @with_keywords_of(agent_keywords)
 def make_pqn(env: EnvLike, **keywords: Any) -> Agent:
     """Parallelised Q-learning (Gallici et al. 2024) for Discrete actions. The hidden layers of the default network
-    are normalised (Ba et al. 2016), unless ``model={"layer_norm": False}``."""
+    are normalised (Ba et al. 2016), unless ``model={"layer_norm": False}``.
+
+    Args:
+      model: arguments of ``jaxrl.models.q_network``, such as ``{"core": "gru"}``; or a Model whose outputs are Q-values
+        f32[..., n], or a function of (observation_space, action_space) that returns one. Default: an MLP of 2×64, ReLU, for
+        vectors.
+    """
     settings, parts = split_keywords(make_pqn, keywords)
-    prepared = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, parts)
+    prepared = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, parts, memory=True)
     check_q_values(parts["model"], prepared.output, prepared.env.action_space)
+    if prepared.setup.config.decomposition is not None and is_recurrent(prepared.setup.model):
+        raise ValueError("decomposition needs a network without memory in PQN: leave the core out, or use make_r2d2")
     if prepared.setup.config.decomposition is not None:
         check_minibatches(
             prepared.setup.config.num_minibatches, 1, prepared.setup.steps_per_iteration, "num_envs * rollout_length"

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
 from jaxrl.algorithms.common.q_learning import act, policy
-from jaxrl.algorithms.common.sequence_storage import check_sequences, example_sequence, store_sequences
+from jaxrl.algorithms.common.sequence_batches import check_sequences, example_sequence, store_sequences
 from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
 from jaxrl.algorithms.common.value_rescaling import Rescale, scale
 from jaxrl.builder.attempt import show

@@ -162,7 +162,4 @@ def make_sac(env: EnvLike, **keywords: Any) -> Agent:
     check_policy(keywords.get("model"), prepared.output, setup.action_space)
     check_soft_policy(setup)
     check_conservative(setup)
-    for name in ("conservative", "exploration"):
-        if setup.config.has_memory and (chosen := getattr(setup.config, name)) is not None:
-            raise ValueError(f"{name}={chosen} needs networks without memory: leave it out, or the core")
     return prepared.bind(make_algorithm(setup))

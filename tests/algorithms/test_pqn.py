@@ -16,10 +16,11 @@ from jaxrl import make_pqn
 from jaxrl.algorithms.pqn import PQNHyperparams, PQNRows, pqn_loss, targets
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import actor_critic, q_network
+from jaxrl.options import VDN
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.rollout.collect import collect
 from jaxrl.training import run_iterations
-from jaxrl.types import Model, Rollout
+from jaxrl.types import Model, Rollout, StepInput
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, Tiny, assert_bit_equal, assert_close, outputs_of, run_steps, small
 from tests.helpers.oracles.policy_gradient import FEATURES, B, T, rollout_case, slope
@@ -181,10 +182,61 @@ def test_the_network_is_normalised_unless_it_is_told_otherwise() -> None:
         assert ("norm_0" in params["params"]["torso"]) is normed
 
 
+# ---------------------------------------------------------------------------------------------------------------------- memory
+
+GRU = {"core": "gru", "hidden_sizes": (8,), "core_size": 8}
+
+
+def test_with_memory_rows_are_sequences_of_the_same_returns() -> None:
+    """Targets are the λ-returns of the unrolled values, and the loss is that of whole sequences from the carry of acting."""
+    params, rollout = pqn_case()
+    decay = 0.5
+
+    def apply(params: Any, carry: Any, inputs: Any, key: Any = None) -> Any:
+        carry = decay * jnp.where(inputs.is_first[:, None], 0.0, carry) + inputs.obs @ params["w"]
+        return carry, carry
+
+    unroll = lambda params, carry, inputs, key=None: jax.lax.scan(lambda c, x: apply(params, c, x), carry, inputs)  # noqa: E731
+    actions = params["w"].shape[1]
+    model = Model(None, apply, unroll, lambda batch: jnp.zeros((batch, actions)))  # type: ignore[arg-type]
+    carry = np.random.default_rng(0).normal(size=(B, actions)).astype(np.float32)
+    rollout = rollout._replace(carry=carry)
+    (rows, error), q = targets(model, params, rollout, HP), np.zeros((T + 1, B, actions))
+    for t in range(T + 1):
+        carry = decay * np.where(rollout.inputs.is_first[t, :, None], 0, carry) + rollout.inputs.obs[t] @ params["w"]
+        q[t] = carry
+    valid = np.asarray(rollout.valid)
+    expected = np.where(valid, returns(rollout, q, HP.gamma, HP.q_lambda), 0)
+    np.testing.assert_allclose(np.where(valid.T, rows.target, 0), expected.T, rtol=1e-4, atol=1e-4)
+    chosen = np.take_along_axis(q[:-1], np.asarray(rollout.action)[..., None], -1)[..., 0]
+    np.testing.assert_allclose(np.where(valid.T, error, 0), np.where(valid, expected - chosen, 0).T, rtol=1e-4, atol=1e-4)
+    loss, _ = pqn_loss(model, params, rows, None)
+    assert float(loss) == pytest.approx(0.5 * ((chosen - expected) ** 2)[valid].mean(), rel=1e-4)
+
+
+def test_memory_is_learnt() -> None:
+    """A cue that was seen three rows before decides the action."""
+    sizes = {"num_envs": 16, "rollout_length": 16, "num_epochs": 2, "num_minibatches": 2, "model": GRU}
+    rates = {"gamma": 0.9, "learning_rate": 0.01, "epsilon_end": 0.3, "exploration_steps": 2_000}
+    agent = small_pqn(probes.memory(), **sizes, **rates)
+    obs = np.zeros((4, 2, 2), np.float32)
+    obs[0, :, 0], obs[3, :, 1] = (-1, 1), 1
+    nothing, is_first = np.zeros((4, 2), np.float32), np.arange(4)[:, None] == np.zeros((1, 2))
+    model = q_network(agent.env.observation_space, agent.env.action_space, layer_norm=True, **GRU)
+
+    def run(key: Any) -> Any:
+        state, _ = run_iterations(agent, agent.init(key), 150)
+        seen = StepInput(obs, nothing.astype(np.int32), nothing, is_first)
+        return model.unroll(state.learner.params, model.initial_carry(2), seen)[1][3]
+
+    np.testing.assert_allclose(jit(run)(KEY()), [[1, -1], [-1, 1]], atol=0.3)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"num_minibatches": 3}, r"num_minibatches=3 must divide num_envs \* rollout_length=32"),
+        ({"num_minibatches": 8, "model": GRU}, "num_minibatches=8 must divide num_envs=4, because a minibatch consists of whole"),
         ({"q_lambda": 1.5}, r"q_lambda=1.5 is not allowed: it must be a number in \[0, 1\]"),
         ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] does not name a hyperparameter"),
     ],
@@ -194,13 +246,17 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
         small_pqn(probes.truncation(), **settings)
 
 
+def test_a_team_value_needs_single_rows() -> None:
+    with pytest.raises(ValueError, match="decomposition needs a network without memory in PQN"):
+        make_pqn("tests.helpers.teams:mortal", decomposition=VDN(), model=GRU)
+
+
 def test_parts_of_the_wrong_kind() -> None:
     with pytest.raises(TypeError, match=r"PQN needs a Discrete .*:target_action has Box"):
         small_pqn(probes.target_action())
-    with pytest.raises(TypeError, match="its model must be memoryless"):
-        small_pqn(probes.truncation(), model=RECURRENT)
-    with pytest.raises(TypeError, match=r"^model=.* must give Q-values"):
-        small_pqn(probes.truncation(), model=actor_critic)
+    for model in (actor_critic, RECURRENT):
+        with pytest.raises(TypeError, match=r"^model=.* must give Q-values"):
+            small_pqn(probes.truncation(), model=model)
     with pytest.raises(TypeError, match=r"make_pqn\(\) got an unknown keyword 'buffer_size'"):
         small_pqn(probes.truncation(), buffer_size=100)
 

@@ -33,6 +33,7 @@ BUILDERS = [
         "impala",
         "iql",
         "mpc",
+        "mpo",
         "muzero",
         "ppo",
         "pqn",

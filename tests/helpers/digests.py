@@ -119,6 +119,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Cases]] = {
         },
     ),
     "crossq": (PENDULUM, {**REPLAY, "replay_ratio": 12}, OFF_POLICY),
+    "mpo": (PENDULUM, REPLAY, {**OFF_POLICY, "discrete": {"env": "CartPole-v1"}}),
     "td3": (PENDULUM, REPLAY, DETERMINISTIC),
     "ddpg": (PENDULUM, REPLAY, DETERMINISTIC),
     "iql": (PENDULUM, REPLAY, {"default": {}}),

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.sequence_batches import priorities_of, sequence_batch, targets_of
-from jaxrl.algorithms.common.sequence_storage import store_sequences
+from jaxrl.algorithms.common.sequence_batches import priorities_of, sequence_batch, store_sequences, targets_of
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup, in_parts
 from jaxrl.exploration.action_noise import standard_normal

@@ -16,7 +16,6 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import delayed_updates
-from jaxrl.algorithms.common.categorical_critics import Atoms
 from jaxrl.algorithms.common.critic_ensemble import (
     ActorCriticPair,
     ActorCriticSetup,
@@ -25,6 +24,7 @@ from jaxrl.algorithms.common.critic_ensemble import (
     action_values,
 )
 from jaxrl.algorithms.common.delayed_updates import Losses, init
+from jaxrl.algorithms.common.distributional_critics import Atoms
 from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax
 from jaxrl.algorithms.common.off_policy import (
     OffPolicyConfig,

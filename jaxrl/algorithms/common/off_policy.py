@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, Ensemble, networks
-from jaxrl.algorithms.common.sequence_storage import check_sequences, example_sequence
+from jaxrl.algorithms.common.sequence_batches import check_sequences, example_sequence
 from jaxrl.builder.attempt import show
 from jaxrl.builder.components import resolve_replay
 from jaxrl.builder.config import HindsightConfig

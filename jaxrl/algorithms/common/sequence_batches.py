@@ -1,4 +1,5 @@
-"""Batches of sequences for policies and critics with memory, with the fields of ``Transitions`` that their losses read."""
+"""Sequences for networks with memory: storing rollouts with the carry before the first row, and batches for policies and critics,
+with the fields of ``Transitions`` that their losses read."""
 
 from __future__ import annotations
 
@@ -7,14 +8,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl.builder.attempt import attempt, show
 from jaxrl.builder.replay_setup import ReplaySetup
-from jaxrl.replay import Draw
-from jaxrl.replay.sequence import sequence_priorities, sequences
-from jaxrl.replay.transitions import Transitions, bootstrapped
+from jaxrl.replay import Draw, ReplayFn
+from jaxrl.replay.sequence import CarriedRows, sequence_priorities, sequences
+from jaxrl.replay.transitions import Transitions, bootstrapped, example_row, replay_rows
 from jaxrl.returns import bootstrap_mask, discounts, n_step_returns
+from jaxrl.rollout.agents import as_lanes
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.rollout.outputs import Window
-from jaxrl.types import Array, PyTree
+from jaxrl.spaces.trees import same_shapes
+from jaxrl.types import Array, PyTree, Rollout
 
 
 class ReturnRows(NamedTuple):
@@ -82,3 +86,40 @@ def priorities_of(batch: Transitions | SequenceBatch, priorities: Array) -> Arra
         return priorities
     size = batch.returns.valid.shape[1]
     return sequence_priorities(priorities.reshape(-1, size), batch.valid.reshape(-1, size))
+
+
+# --------------------------------------------------------------------------------------------------------------------- storing
+
+
+def example_sequence(setup: ReplaySetup[Any]) -> CarriedRows:
+    """Return an example of a stored row, with its carry."""
+    carry = jax.tree.map(lambda x: x[0], setup.model.initial_carry(1))
+    return CarriedRows(example_row(setup.observation_space, setup.action_space), carry)
+
+
+def store_sequences(setup: ReplaySetup[Any], learner: Any, rollout: Rollout) -> Any:
+    """Add the rollout's rows to the replay, unnormalised, with the carry before the first."""
+    rows = CarriedRows(replay_rows(rollout), jax.tree.map(lambda x: x[None], rollout.carry))
+    return learner._replace(replay=setup.replay.add(learner.replay, rows, rollout.env_id))
+
+
+def check_sequences(replay: ReplayFn, setup: ReplaySetup[Any], num_agents: int = 0) -> None:
+    """Raise TypeError unless the replay returns a rollout's rows with the carry before them. Only shapes are computed.
+
+    Args:
+      num_agents: number of agents whose sequences are drawn together; 0: each alone.
+    """
+    num_envs = setup.config.num_envs
+
+    def stored() -> None:
+        row, carry = stored_row = example_sequence(setup)
+        many = lambda tree, length: jax.tree.map(lambda x: jnp.broadcast_to(x, (length, num_envs, *x.shape)), tree)  # noqa: E731
+        rows = CarriedRows(many(row, setup.config.rollout_length), many(carry, 1))
+        state = setup.replay.add(setup.replay.init(stored_row), rows, jnp.arange(num_envs, dtype=jnp.int32))
+        each, found = max(1, num_agents), setup.replay.draw(state, jax.random.key(0), 1).extras
+        if not same_shapes(as_lanes(found, num_agents), setup.model.initial_carry(each)):
+            raise TypeError("its draws have no carry")
+
+    given = f"num_agents={num_agents}" if num_agents else ""
+    must = f"must store sequences that begin with each rollout, as jaxrl.replay.sequence.sequence_replay({given}) does"
+    attempt(f"replay={show(replay)}, which {must},", stored)

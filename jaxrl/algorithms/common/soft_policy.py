@@ -31,9 +31,9 @@ from jaxrl.algorithms.common.critic_ensemble import (
     networks,
     train_step,
 )
+from jaxrl.algorithms.common.distributional_critics import Quantiles
 from jaxrl.algorithms.common.off_policy import OffPolicyConfig, init_networks, init_replay, sample_discrete
 from jaxrl.algorithms.common.optimistic_exploration import Optimistic, optimistic
-from jaxrl.algorithms.common.quantile_critics import Quantiles
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.optimize.gradients import pmean
@@ -199,6 +199,8 @@ def check_soft_policy(setup: ActorCriticSetup[Any]) -> None:
     """Raise ValueError for settings that have no effect with this action space or temperature."""
     config, space = setup.config, setup.action_space
     is_discrete = isinstance(space, spaces.Discrete)
+    if config.has_memory and config.exploration is not None:
+        raise ValueError(f"exploration={config.exploration} needs networks without memory: leave it out, or the core")
     if is_discrete and config.exploration is not None:
         raise ValueError(f"exploration={config.exploration.name!r} is for Box actions, and the environment has {space}")
     if isinstance(config.temperature, LearnedTemperature):

@@ -13,8 +13,8 @@ import pytest
 
 from jaxrl import make_sac
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, Ensemble
+from jaxrl.algorithms.common.distributional_critics import Quantiles
 from jaxrl.algorithms.common.optimistic_exploration import Optimistic, OptimisticExploration, optimistic, shifted, upper_bound
-from jaxrl.algorithms.common.quantile_critics import Quantiles
 from jaxrl.algorithms.sac import SACConfig
 from jaxrl.distributions import TanhNormal
 from jaxrl.envs.checks.check_env import COMPILE_FAST

@@ -35,6 +35,8 @@ def check_conservative(setup: ActorCriticSetup[Any]) -> None:
     chosen, space = setup.config.conservative, setup.action_space
     if chosen is None:
         return
+    if setup.config.has_memory:
+        raise ValueError(f"conservative={chosen} needs networks without memory: leave it out, or the core")
     if isinstance(space, spaces.Discrete):
         refuse_unused(chosen, type(chosen)(), ("samples", "weighted"), f"on {space}: the sum over its actions is exact")
         if chosen.calibrated:
