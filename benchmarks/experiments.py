@@ -87,6 +87,15 @@ SMALL_PONG = "envpool:Pong-v5?img_height=42&img_width=42"
 """Pong with a quarter of the pixels, which a CPU can train on in an hour."""
 
 
+D4PG = {
+    **SMALL,
+    "critics": {"name": "atoms", "num_atoms": 101, "v_min": -500, "v_max": 0},
+    "n_step": 5,
+    "replay": "prioritized",
+}
+"""Atoms span the discounted returns of Pendulum."""
+
+
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
@@ -94,6 +103,7 @@ EXPERIMENTS = {
         control(PRESETS["ppo-memorychain"], "memoryless", "model", 0.5),
         control(PRESETS["ppo-cartpole-hidden"], "memoryless", "model", 250),
         control(PRESETS["dqn-bitflip"], "control", "hindsight", 0.05),
+        Experiment("d4pg-pendulum", "make_ddpg", "Pendulum-v1", D4PG, 20_000, 8, -160),
         Experiment("sac-pendulum-hidden-memoryless", "make_sac", SWING, SMALL, 60_000, 8, -800, at_most=True),
         Experiment("td3-pendulum-hidden", "make_td3", SWING, {**TD3_PENDULUM, **SAC_SWING}, 60_000, 8, -250),
         Experiment("dqn-memorychain-memoryless", "make_dqn", CHAIN, {}, 60_000, 8, 0.5, at_most=True),
