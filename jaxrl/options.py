@@ -22,7 +22,7 @@ from jaxrl.evolution.evosax_adapter import Evosax
 from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise
 from jaxrl.evolution.strategies import ARS, OpenAI
 from jaxrl.exploration.options import OU, Gaussian, Noisy, Spread
-from jaxrl.replay.options import Episode, Final, Future, Prioritized, Sequence, Uniform
+from jaxrl.replay.options import Episode, Final, Future, Prioritized, Sequence, Shift, Uniform
 
 __all__ = [
     "ARS",
@@ -74,6 +74,7 @@ __all__ = [
     "Sampled",
     "Scalar",
     "Sequence",
+    "Shift",
     "SignNoise",
     "SimulatorDynamics",
     "Spread",

@@ -22,6 +22,7 @@ from jaxrl.intrinsic import Intrinsic, IntrinsicFn
 from jaxrl.optimize import OptimizerFn, clipped_adam, settings_read
 from jaxrl.registry import ALGORITHMS
 from jaxrl.replay import Replay
+from jaxrl.replay.augmentation import shift_replay
 from jaxrl.replay.dataset import Dataset, DatasetInfo, check_spaces, info_of
 from jaxrl.replay.dataset_replay import dataset_replay, mixed_replay
 from jaxrl.replay.hindsight import hindsight_replay
@@ -152,12 +153,14 @@ def resolve_data(data: Any, env: Env | HostEnv) -> Dataset | DatasetInfo | None:
 def resolve_replay(replay: Any, env: Env | HostEnv, config: BufferConfig, *, before: int, after: int, data: Any = None) -> Replay:
     """Make the replay of a builder's ``replay`` keyword, with the algorithm's sizes and the window that it needs.
 
-    If the settings ask for ``hindsight``, the replay is wrapped in ``hindsight_replay``.
+    If the settings ask for ``hindsight`` or ``augmentation``, the replay is wrapped in ``hindsight_replay`` or ``shift_replay``.
 
     Args:
       replay: a ``ReplayFn``; None: that of the option ``config.replay``.
       data: dataset to draw from instead, or with ``config.online`` as well; None without one.
     """
+    if data is not None and getattr(config, "augmentation", None) is not None:
+        raise ValueError(f"augmentation={config.augmentation} has no effect with data=…: leave it out")  # type: ignore[attr-defined]
     if data is not None and isinstance(config, ReplayConfig) and config.online:
         ring = resolve_replay(replay, env, config, before=before, after=after)
         return mixed_replay(ring, config.mixing_ratio, before=before, after=after)
@@ -181,6 +184,13 @@ def resolve_replay(replay: Any, env: Env | HostEnv, config: BufferConfig, *, bef
         return result
 
     hindsight: Future | None = getattr(config, "hindsight", None)
+    if (augmentation := getattr(config, "augmentation", None)) is not None:
+        if hindsight is not None or config.has_memory or config.draws_environments:
+            raise ValueError(
+                f"augmentation={augmentation} changes single rows of one agent: leave it out, or hindsight, joint_actions and "
+                "cores"
+            )
+        return shift_replay(stored(*sizes, before=before, after=after), env.observation_space, augmentation.pixels)
     if hindsight is None:
         return stored(*sizes, before=before, after=after)
     check_goals(env, f"hindsight={hindsight.name!r}")

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any, Self
 
 from jaxrl.optimize import OptimizerFn, clipped_adam
-from jaxrl.replay.options import Episode, Final, Future, Prioritized, Uniform
+from jaxrl.replay.options import Episode, Final, Future, Prioritized, Shift, Uniform
 from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit, added
 from jaxrl.types import Env, HostEnv
 
@@ -302,6 +302,8 @@ class HindsightConfig(ReplayConfig):
     """How rows are drawn from replay, unless ``replay`` is a custom ``ReplayFn``."""
     hindsight: Future | Final | Episode | None = added(None)
     """Hindsight experience replay, for goal environments: relabel a share of the drawn rows with a goal that was reached."""
+    augmentation: Shift | None = added(None)
+    """Change of the images in drawn rows, so that the networks generalise."""
 
     @property
     def rows_around(self) -> int:

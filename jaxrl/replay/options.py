@@ -7,7 +7,7 @@ from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.sequence import sequence_replay
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.settings.options import Option, option
-from jaxrl.settings.validation import Unit
+from jaxrl.settings.validation import Count, Unit
 
 
 @option("uniform")
@@ -51,6 +51,14 @@ class Sequence(Option):
     def of_agents(self, num_agents: int) -> ReplayFn:
         """Return a replay that draws the sequences of this number of agents together; 0: each alone."""
         return sequence_replay(prioritised_replay(priority_exponent=self.exponent), num_agents=num_agents)
+
+
+@option("shift")
+class Shift(Option):
+    """Shift the images of drawn rows at random (DrQ, Yarats et al. 2021; ``jaxrl.replay.augmentation``)."""
+
+    pixels: Count = 4
+    """The largest shift in each direction; edges are repeated."""
 
 
 @option("future")
