@@ -22,7 +22,7 @@ from jaxrl.evolution.evosax_adapter import Evosax
 from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise
 from jaxrl.evolution.strategies import ARS, OpenAI
 from jaxrl.exploration.options import OU, Gaussian, Noisy, Spread
-from jaxrl.replay.options import Episode, Final, Future, Prioritized, Sequence, Shift, Uniform
+from jaxrl.replay.options import Episode, Final, Future, Prioritized, Recent, Sequence, Shift, Uniform
 
 __all__ = [
     "ARS",
@@ -70,6 +70,7 @@ __all__ = [
     "Quantiles",
     "RandomShooting",
     "ReBRAC",
+    "Recent",
     "Rescale",
     "Sampled",
     "Scalar",

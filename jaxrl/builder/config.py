@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any, Self
 
 from jaxrl.optimize import OptimizerFn, clipped_adam
-from jaxrl.replay.options import Episode, Final, Future, Prioritized, Shift, Uniform
+from jaxrl.replay.options import Episode, Final, Future, Prioritized, Recent, Shift, Uniform
 from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit, added
 from jaxrl.types import Env, HostEnv
 
@@ -298,7 +298,7 @@ class DatasetConfig(AgentConfig):
 class HindsightConfig(ReplayConfig):
     """Structural settings of algorithms that can draw by priority and relabel goals."""
 
-    replay: Uniform | Prioritized = added(Uniform())
+    replay: Uniform | Prioritized | Recent = added(Uniform())
     """How rows are drawn from replay, unless ``replay`` is a custom ``ReplayFn``."""
     hindsight: Future | Final | Episode | None = added(None)
     """Hindsight experience replay, for goal environments: relabel a share of the drawn rows with a goal that was reached."""

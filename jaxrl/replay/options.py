@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from jaxrl.replay import ReplayFn
 from jaxrl.replay.prioritised import prioritised_replay
+from jaxrl.replay.recent import recent_replay
 from jaxrl.replay.sequence import sequence_replay
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.settings.options import Option, option
-from jaxrl.settings.validation import Count, Unit
+from jaxrl.settings.validation import Count, PositiveUnit, Unit
 
 
 @option("uniform")
@@ -32,6 +33,20 @@ class Prioritized(Option):
     @property
     def function(self) -> ReplayFn:
         return prioritised_replay(priority_exponent=self.exponent)
+
+
+@option("recent")
+class Recent(Option):
+    """Draw the rows of an iteration's later updates from newer rows (ERE, Wang & Ross 2019; ``jaxrl.replay.recent``)."""
+
+    eta: PositiveUnit = 0.996
+    """η: at the last update a row is one of the newest η¹⁰⁰⁰ of all; 1 draws all rows with equal probability."""
+    least: Count = 2_500
+    """Number of newest rows from which the rows of an update are drawn at least."""
+
+    @property
+    def function(self) -> ReplayFn:
+        return recent_replay(self.eta, self.least)
 
 
 @option("sequence")

@@ -131,11 +131,14 @@ def _write(arrays: PyTree, new: PyTree, row: Array, lane: int | Array) -> PyTree
     return jax.lax.fori_loop(0, 2, write, arrays)
 
 
-def draw(ring: Ring, state: ReplayState, key: Key, batch_size: int) -> Draw:
+def draw(ring: Ring, state: ReplayState, key: Key, batch_size: int, share: Array | None = None) -> Draw:
+    """Draw valid rows with equal probability; of ``share`` f32[batch_size] of the newest rows, if given."""
     envs = state.valid.shape[1]
     # The newest rows have too few successors, and the oldest too few predecessors.
     drawable = state.size - ring.after - ring.before
     age, env = places(key, (CANDIDATES, batch_size), ring.capacity, envs, jnp.maximum(drawable, 1))
+    if share is not None:
+        age = (age * share).astype(jnp.int32)
     row = (state.position - 1 - ring.after - age) % ring.length
     valid = gather_rows(state.valid, row, env) & (drawable > 0)
     found_row, found_env, found = row[0], env[0], valid[0]

@@ -37,6 +37,7 @@ from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.distributions import MASKED, Categorical, TanhNormal, sample_each
 from jaxrl.models import action_value, policy_network
 from jaxrl.registry import title_of
+from jaxrl.replay.options import Recent
 from jaxrl.replay.sequence import sequence_replay
 from jaxrl.replay.transitions import example_row
 from jaxrl.rollout.inputs import example_input
@@ -174,6 +175,10 @@ def check_memory(config: OffPolicyConfig, has_data: bool) -> None:
         raise ValueError(
             "data=… has no carries, from which a model with memory learns: use a model without a core, or jaxrl.make_dt, whose "
             "context is its memory"
+        )
+    if isinstance(config.replay, Recent):
+        raise ValueError(
+            f"replay={config.replay} draws single rows, and a model with memory learns from sequences: leave one out"
         )
     if config.joint_actions:
         raise ValueError("joint_actions=True needs networks without memory: leave the core out, or frame_stack the observations")
