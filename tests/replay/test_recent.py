@@ -57,7 +57,7 @@ def test_with_one_all_rows_are_drawn_alike() -> None:
 def test_settings_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="eta=0 is not allowed"):
         Recent(eta=0.0)
-    with pytest.raises(ValueError, match=r"replay=Recent\\(.* draws single rows, and a model with memory learns from sequences"):
+    with pytest.raises(ValueError, match=r"replay=Recent\(.* draws single rows, and a model with memory learns from sequences"):
         small(
             "sac", probes.truncation(), replay=Recent(), model={"core": "gru"}, critic=None, replay_ratio=1024, buffer_size=1024
         )
