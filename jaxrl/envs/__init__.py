@@ -52,7 +52,7 @@ class Backend(NamedTuple):
     """Family of environments that a name belongs to, for summaries."""
 
 
-EXTRAS = ("brax", "craftax", "jaxmarl", "jumanji", "pettingzoo", "pgx", "xminigrid")
+EXTRAS = ("brax", "craftax", "jaxmarl", "jumanji", "pettingzoo", "pgx", "playground", "xminigrid")
 """Backends whose package is an optional extra of jaxrl of the same name; it may be absent."""
 _MODULES = {name: f"jaxrl.envs.backends.{name}" for name in ("gymnax", "envpool", "gymnasium", *EXTRAS)}
 _MODULES["jaxrl"] = "jaxrl.envs.builtin"

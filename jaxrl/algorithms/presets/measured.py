@@ -203,7 +203,7 @@ MEASURED = (
     Preset("sac-pendulum", "sac", "Pendulum-v1", SMALL, 20_000, 8, Score(-151.6, -157.6, -145.9, 160, CPU), -160),
     Preset("sac-pendulum-hidden", "sac", SWING, SAC_SWING, 60_000, 8, None, -250),
     Preset("crossq-pendulum", "crossq", "Pendulum-v1", CROSSQ_PENDULUM, 9_984, 8, Score(-146.0, -152.3, -139.8, 196, CPU), -160),
-    Preset("mpo-pendulum", "mpo", "Pendulum-v1", SMALL, 20_000, 8, None, -160),
+    Preset("mpo-pendulum", "mpo", "Pendulum-v1", SMALL, 20_000, 8, Score(-152.0, -157.1, -146.9, 594, CPU_25_17), -160),
     Preset("td3-pendulum", "td3", "Pendulum-v1", TD3_PENDULUM, 20_000, 8, Score(-152.6, -157.5, -147.6, 176, CPU), -160),
     Preset("ddpg-pendulum", "ddpg", "Pendulum-v1", SMALL, 20_000, 8, Score(-150.8, -156.1, -145.0, 145, CPU), -200),
     Preset(

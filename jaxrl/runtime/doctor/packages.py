@@ -41,6 +41,7 @@ OPTIONAL = {
     "jumanji": "environments by jumanji:name",
     "pettingzoo": "environments by pettingzoo:name",
     "pgx": "environments by pgx:name",
+    "playground": "environments by playground:name",
     "xminigrid": "environments by xminigrid:name",
     "mctx": "make_alphazero, make_muzero, and the players mcts:N of jaxrl arena",
     "optuna": "jaxrl search with the methods tpe, gp and nsga2, and its --storage",
