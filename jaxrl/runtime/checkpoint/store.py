@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,10 @@ from jaxrl.runtime.system.warn import warn
 from jaxrl.settings.validation import check_count
 from jaxrl.types import PyTree
 
+ONE_AT_A_TIME = threading.Lock()
+"""Held while a thread saves. orbax tells the parts of a save by a number that all threads share: with two saves at once, one may
+write into folders that are not there yet."""
+
 
 def save(
     folder: str | os.PathLike[str], state: PyTree, step: int, *, spec: Any = None, keep: int = 3, run: str | None = None
@@ -35,8 +40,9 @@ def save(
     All other contents of the folder are left unchanged, including steps of other runs.
 
     Args:
-      folder: created if it does not exist. One process at a time may write to it; others may read at the same time. The processes
-        of a group (see ``jaxrl.parallel.initialize``) save together, each its shards, in a shared folder.
+      folder: created if it does not exist. One process at a time may write to it; others may read at the same time. Threads save
+        one after the other. The processes of a group (see ``jaxrl.parallel.initialize``) save together, each its shards, in a
+        shared folder.
       state: any pytree of arrays (NumPy arrays, or JAX arrays on one device or sharded over several) and typed PRNG keys.
       step: at least 0, and above every intact step in the folder. Steps from here on that are not intact are set aside as
         ``<step>.damaged``, if their manifests name ``run``.
@@ -54,8 +60,9 @@ def save(
       CheckpointError: writing failed, for example on a full disk, or something that does not belong to this run occupies the path
         of the step. Earlier steps are untouched.
     """
-    pending = PendingSave(folder, state, step, spec=spec, keep=keep, run=run)
-    return Path(current().together(lambda: str(pending.finish()))[0])
+    with ONE_AT_A_TIME:
+        pending = PendingSave(folder, state, step, spec=spec, keep=keep, run=run)
+        return Path(current().together(lambda: str(pending.finish()))[0])
 
 
 class PendingSave:

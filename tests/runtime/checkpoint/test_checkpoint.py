@@ -202,6 +202,20 @@ def test_folder_is_relative_or_below_home_and_has_any_name(tmp_path: Path, monke
     assert restore("~/unfinished", tiny())[1].step == 0
 
 
+def test_threads_save_one_after_the_other(tmp_path: Path) -> None:
+    """In another process, because orbax hangs or fails if several threads save at once."""
+    code = (
+        "import sys, numpy as np, jaxrl\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "states = [{'x': np.full(9, i, np.float32)} for i in range(4)]\n"
+        "def run(i):\n    for step in range(4):\n        jaxrl.save(f'{sys.argv[1]}/{i}', states[i], step, keep=1)\n"
+        "list(ThreadPoolExecutor(4).map(run, range(4)))\n"
+        "print([float(jaxrl.restore(f'{sys.argv[1]}/{i}', states[i])[0]['x'][0]) for i in range(4)])\n"
+    )
+    child = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert child.stdout.strip() == "[0.0, 1.0, 2.0, 3.0]", child.stderr[-2000:]
+    assert [steps(tmp_path / str(i)) for i in range(4)] == [[3]] * 4
+
+
 def test_keeps_the_last_steps(tmp_path: Path) -> None:
     for step in (0, 3, 10, 11):
         save(tmp_path, tiny(step), step, keep=2)
