@@ -186,7 +186,16 @@ MEASURED = (
     Preset("dqn-acrobot", "dqn", "Acrobot-v1", {}, 200_000, 8, Score(-78.2, -80.0, -76.4, 49, CPU), -90),
     Preset("dqn-bitflip", "dqn", "jaxrl:BitFlip?n=15", BIT_FLIP, 300_000, 8, Score(0.99, 0.98, 1.00, 996, CPU), 0.9),
     Preset("pqn-cartpole", "pqn", "CartPole-v1", {}, 500_000, 8, Score(500.0, 500.0, 500.0, 10, CPU), 490),
-    Preset("pqn-memorychain", "pqn", CHAIN, {**CHAIN_SETTINGS, "num_minibatches": 8}, 500_000, 8, None, 0.95),
+    Preset(
+        "pqn-memorychain",
+        "pqn",
+        CHAIN,
+        {**CHAIN_SETTINGS, "num_minibatches": 8},
+        500_000,
+        8,
+        Score(1.0, 1.0, 1.0, 48, CPU_25_17),
+        0.95,
+    ),
     Preset("pqn-minatar-breakout", "pqn", "Breakout-MinAtar", PQN_MINATAR, 2_000_000, 4, Score(39.2, 31.9, 52.8, 84, CPU), 10),
     Preset(
         "pqn-minatar-spaceinvaders",
