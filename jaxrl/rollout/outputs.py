@@ -11,6 +11,7 @@ from flax import struct
 
 from jaxrl.types import ApplyFn, Array, Key, Model, PyTree, Rollout, StepInput, Variables
 from jaxrl.xla.cache_blocking import is_a_part
+from jaxrl.xla.collectives import varying
 from jaxrl.xla.copies import repeated
 from jaxrl.xla.platforms import on_cpu
 
@@ -79,7 +80,9 @@ def outputs_of(model: Model, params: PyTree, inputs: StepInput | Window, key: Ke
     """
     if not isinstance(inputs, Window):
         return model.apply(params, (), inputs, key=key)[1]
-    start, carry = inputs.start, inputs.carry if of_policy else model.initial_carry(inputs.rows.is_first.shape[1])
+    start, carry = inputs.start, inputs.carry
+    if not of_policy:
+        carry = varying(model.initial_carry(inputs.rows.is_first.shape[1]), *jax.sharding.get_abstract_mesh().manual_axes)
     before, rows = (jax.tree.map(lambda x, part=part: x[part], inputs.rows) for part in (slice(start), slice(start, None)))
     if not jax.tree.leaves(carry):
         return model.apply(params, (), jax.tree.map(_flat, rows), key=key)[1]

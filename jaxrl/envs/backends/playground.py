@@ -109,7 +109,7 @@ def make(name: str, options: dict[str, Any]) -> Env:
 def _task(canonical_id: str) -> Env:
     """Construct an environment and close over it. Cached, so that equal ids share functions and compiled programs."""
     _, name, overrides, _ = parse_id(canonical_id)
-    with warnings.catch_warnings(action="ignore"):  # MuJoCo and mjx warn about deprecated parts of their own models
+    with warnings.catch_warnings(action="ignore"):  # the models have deprecated parts
         task = sys.modules["mujoco_playground"].registry.load(name, config_overrides={"impl": "jax", **overrides})
     like = jax.eval_shape(task.reset, abstract_key())
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from jaxrl import make_sac
 from jaxrl.algorithms import ddpg, sac, td3
 from jaxrl.algorithms.common import deterministic_policy, soft_policy
 from jaxrl.algorithms.common.critic_ensemble import batch_of, draw_updates
@@ -21,6 +22,7 @@ from jaxrl.exploration.options import OU
 from jaxrl.models import action_value, policy_network
 from jaxrl.models import deterministic_policy as deterministic_network
 from jaxrl.options import CQL, Future, Optimistic, Prioritized, Quantiles
+from jaxrl.parallel import data_parallel
 from jaxrl.replay import Draw
 from jaxrl.replay.sequence import sequence_replay
 from jaxrl.replay.transitions import transitions
@@ -254,6 +256,18 @@ def test_seeds_in_a_batch_are_those_alone() -> None:
         states, _ = step(states)
     alone, _ = run_steps(agent, agent.init(keys[1]), 3)
     assert_close(jax.tree.map(lambda x: x[1], states), alone)
+
+
+@pytest.mark.parametrize("core", ["gru", pytest.param("attention", marks=pytest.mark.slow)])
+def test_two_devices_have_the_gradient_of_one(core: str) -> None:
+    """All sequences are the same, so draws have no influence."""
+    settings = {**SIZES, "replay_ratio": 2, "buffer_size": 240, "tau": 0.1, "anneal": False, "temperature": FixedTemperature(0.1)}
+    memory = {"core": core, "hidden_sizes": (8,), "core_size": 8}
+    alone = make_sac("tests.helpers.probes:constant_reward?num_actions=1", model=memory, **settings)
+    both = data_parallel(alone, 2)
+    learners = [run_steps(agent, agent.init(KEY()), 1)[0].learner for agent in (alone, both)]
+    assert_close(learners[1].params, learners[0].params)
+    assert int(learners[0].version) == 1
 
 
 @pytest.mark.slow
