@@ -332,7 +332,7 @@ def test_built_in_models_keep_the_contract() -> None:
     [
         (
             5,
-            "replay=5 must be Uniform(…), Prioritized(…), or a function (capacity per environment, num_envs, "
+            "replay=5 must be Uniform(…), Prioritized(…), Recent(…), or a function (capacity per environment, num_envs, "
             "rows_per_add, *, before, after) -> Replay, such as jaxrl.replay.uniform.uniform_replay",
         ),
         (uniform_replay(60, 4, 2), "replay=Replay(…) must be Uniform(…)"),

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.envs.backends import constants
 from jaxrl.runtime.trainers import fused
-from jaxrl.xla import cache_blocking, fast_random, private_jax
+from jaxrl.xla import cache_blocking, constants, fast_random, private_jax
 from jaxrl.xla.ordered_collectives import in_order
 from jaxrl.xla.private_jax import NotInThisJax, known_options
 from tests.helpers.agents import assert_bit_equal, cartpole

@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.backends.constants import Table, constants
 from jaxrl.envs.checks.validate import CONTROL_FLOW, abstract_key
 from jaxrl.envs.ids import EnvId, check_known, check_name, check_option, check_options, defaults_of, format_id, parse_id
 from jaxrl.envs.rendering.gymnax import FIGURES, REAL_TIME
 from jaxrl.settings.packages import import_package
 from jaxrl.spaces.trees import cast_like
 from jaxrl.types import Array, Env, Key, PyTree, RenderFn, ResetFn, StepFn, TimeStep
+from jaxrl.xla.constants import Table, constants
 
 DOWNLOADS = "MNISTBandit-bsuite"
 """Environment that downloads data when constructed, so it is left out."""

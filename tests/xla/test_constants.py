@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.envs.backends.constants import Table, constants
 from jaxrl.envs.checks.validate import CONTROL_FLOW
+from jaxrl.xla.constants import Table, constants
 
 
 @pytest.mark.parametrize("by_a_backend", [None, jnp.cumsum, jax.nn.relu], ids=["by NumPy", "cumsum", "relu"])
