@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ from jaxrl.settings.validation import Count, Positive, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, PyTree, StepInput
 
 OF_TARGET, OF_POLICY = 5, 6
-"""Random streams of an update's actions; the critics' networks have those before."""
+"""Random streams of an update's actions; those of the networks that value them are the next two."""
 
 
 @dataclass(frozen=True)
@@ -138,14 +138,16 @@ def sampled_values(
       (output, noise f32[samples, N, d] that draws the actions, values f32[samples, N]); for Discrete actions the values are
       f32[n, N], of all of them, and the noise is ().
     """
-    output, key = setup.model.apply(targets.actor, (), inputs)[1], jax.random.fold_in(update.key, stream)
+    output = setup.model.apply(targets.actor, (), inputs)[1]
+    key, network_key = (jax.random.fold_in(update.key, stream + i) for i in (0, 2))
     if isinstance(output, Categorical):
-        return output, (), min_over_subset(action_values(setup, targets.critic, inputs, None, key), update.chosen).T  # type: ignore[return-value]
+        values = action_values(setup, targets.critic, inputs, None, network_key)
+        return output, cast(Array, ()), min_over_subset(values, update.chosen).T
     number, rows = setup.config.samples, output.mean.shape[0]
     noise = standard_normal(key, (number, *output.mean.shape))
     action = jnp.tanh(output.mean + jnp.exp(output.log_std) * noise)
     every = jax.tree.map(lambda x: jnp.tile(x, (number, *[1] * (x.ndim - 1))), inputs)
-    values = action_values(setup, targets.critic, every, action.reshape(number * rows, -1), key)
+    values = action_values(setup, targets.critic, every, action.reshape(number * rows, -1), network_key)
     return output, noise, min_over_subset(values, update.chosen).reshape(number, rows)
 
 

@@ -378,7 +378,7 @@ def code_lines(algorithm: str) -> list[str]:
         ("reinforce", 75),
         ("sac", 135),
         ("crossq", 125),
-        ("mpo", 220),
+        ("mpo", 221),
         ("iql", 200),
         ("bc", 75),
         ("dt", 175),
