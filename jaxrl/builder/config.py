@@ -213,6 +213,10 @@ class ReplayConfig(BufferConfig):
     def only_with_data(self) -> tuple[str, ...]:
         return ("updates", "online")
 
+    def as_lanes(self, num_agents: int) -> Self:
+        # Rows of lanes, of which an environment step has one for each agent.
+        return dataclasses.replace(super().as_lanes(num_agents), reset_interval=self.reset_interval * num_agents)
+
     @property
     def rows_around(self) -> int:
         """Number of rows of an environment that a draw needs in addition to those of its return."""

@@ -5,12 +5,14 @@ Each maps f32[..., height, width, channels] to flat features. Initial kernels ar
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnasium import spaces
 
 from jaxrl.models.convolution import Conv, convolution
@@ -19,6 +21,14 @@ from jaxrl.settings.loadable import component
 from jaxrl.types import Array
 
 LAYOUTS = ("auto", "HWC", "CHW")
+
+
+def is_image(space: spaces.Space) -> TypeGuard[spaces.Box]:
+    """Return True for a Box of three axes, or of two axes of bytes large enough for ``NatureCNN``: a greyscale image."""
+    if not isinstance(space, spaces.Box):
+        return False
+    grey = len(space.shape) == 2 and space.dtype == np.uint8 and min(space.shape) >= SMALLEST["nature"]
+    return grey or (len(space.shape) == 3 and math.prod(space.shape) > 0)
 
 
 def layout_of(space: spaces.Box, layout: str = "auto") -> str:

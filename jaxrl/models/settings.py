@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from gymnasium import spaces
 
 from jaxrl.models.config import NetworkConfig
 from jaxrl.models.encoders import cannot_encode
-from jaxrl.models.images import DENSE, IMAGE_NETWORKS, SMALLEST, image_shape
+from jaxrl.models.images import DENSE, IMAGE_NETWORKS, SMALLEST, image_shape, is_image
 from jaxrl.models.torso import InputEntry, Network, leaves
 
 MOST_ONE_HOT = 1024
@@ -65,7 +63,7 @@ def encoder_of(space: spaces.Space, config: NetworkConfig) -> str:
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         most = int(space.n) if isinstance(space, spaces.Discrete) else int(np.max(space.nvec))
         return "embedding" if config.embedding_size or most > MOST_ONE_HOT else "flat"
-    if encoder == "flat" or not isinstance(space, spaces.Box) or not _is_image(space):
+    if encoder == "flat" or not is_image(space):
         return "flat"
     height, width, _ = image_shape(space, layout)
     if encoder == "auto":
@@ -78,9 +76,3 @@ def encoder_of(space: spaces.Space, config: NetworkConfig) -> str:
             f"image_layout={layout!r}: use {' or '.join([*others, 'encoder=' + repr('flat')])}"
         )
     return encoder
-
-
-def _is_image(space: spaces.Box) -> bool:
-    """Return True for three axes, or for two axes of bytes large enough for ``NatureCNN``: a greyscale image."""
-    grey = len(space.shape) == 2 and space.dtype == np.uint8 and min(space.shape) >= SMALLEST["nature"]
-    return grey or (len(space.shape) == 3 and math.prod(space.shape) > 0)

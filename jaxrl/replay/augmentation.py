@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.models.images import SMALLEST, layout_of
+from jaxrl.models.images import is_image, layout_of
 from jaxrl.replay import Draw, Replay, Rows, bind
 from jaxrl.spaces.entries import PRIVILEGED_KEY
 from jaxrl.types import Array, Key, PyTree
@@ -69,8 +69,8 @@ def draw(parts: Augmented, state: Any, key: Key, batch_size: int) -> Draw:
     return drawn._replace(extras=Shifted(drawn.extras, shifts))
 
 
-SHIFTS = 2**31 - 3
-"""Random stream of the shifts. The inner replay splits the key, and its streams are small numbers."""
+SHIFTS = 2**31 - 99
+"""Random stream of the shifts, far from those of an update and of the inner replay."""
 
 
 def take(parts: Augmented, state: Any, draw: Draw, offset: int | Array) -> Any:
@@ -104,11 +104,9 @@ def shifted(space: spaces.Space, obs: PyTree, shift: Array) -> PyTree:
 
 def image_axes(space: spaces.Space) -> tuple[int, int] | None:
     """Return the axes of the height and the width of an image, or None for other spaces."""
-    if not isinstance(space, spaces.Box) or (len(space.shape) == 2 and min(space.shape) < SMALLEST["nature"]):
+    if not is_image(space):
         return None
-    if len(space.shape) == 2:
-        return 0, 1
-    return ((1, 2) if layout_of(space) == "CHW" else (0, 1)) if len(space.shape) == 3 else None
+    return (1, 2) if len(space.shape) == 3 and layout_of(space) == "CHW" else (0, 1)
 
 
 def shift_image(x: Array, shift: Array, axes: tuple[int, int]) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import jax.numpy as jnp
 
@@ -13,13 +12,6 @@ from jaxrl.types import Key
 
 EXPONENT = 1000.0
 """Exponent of η at the last draw (Wang & Ross 2019, eq. 1)."""
-
-
-class Recency(NamedTuple):
-    """Static data of the draws."""
-
-    eta: float
-    least: int
 
 
 def recent_replay(eta: float, least: int) -> ReplayFn:
@@ -32,12 +24,12 @@ def recent_replay(eta: float, least: int) -> ReplayFn:
     def make(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
         ring = make_ring(capacity, num_envs, rows_per_add, before=before, after=after)
         replay = bind(ring, (uniform.init, uniform.add, uniform.draw, uniform.take, uniform.update, uniform.mark_discontinuity))
-        return replay._replace(draw=partial(draw, ring, Recency(eta, least)))
+        return replay._replace(draw=partial(draw, ring, eta, least))
 
     return make
 
 
-def draw(ring: Ring, recency: Recency, state: ReplayState, key: Key, batch_size: int) -> Draw:
+def draw(ring: Ring, eta: float, least: int, state: ReplayState, key: Key, batch_size: int) -> Draw:
     rows = state.size.astype(jnp.float32) * state.valid.shape[1]
-    share = jnp.maximum(recency.eta ** (EXPONENT * jnp.arange(batch_size) / batch_size), recency.least / jnp.maximum(rows, 1.0))
+    share = jnp.maximum(eta ** (EXPONENT * jnp.arange(batch_size) / batch_size), least / jnp.maximum(rows, 1.0))
     return uniform.draw(ring, state, key, batch_size, jnp.minimum(share, 1.0))

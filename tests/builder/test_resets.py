@@ -58,3 +58,11 @@ def test_seeds_are_reset_to_different_networks() -> None:
 def test_resets_are_between_iterations() -> None:
     with pytest.raises(ValueError, match="reset_interval=12 must be a multiple of an iteration's 8 rows"):
         small("dqn", probes.truncation(), reset_interval=12)
+
+
+def test_with_several_agents_the_interval_counts_steps_of_environments() -> None:
+    """Each of three agents is a lane, so a step is three rows."""
+    agent = small("dqn", "tests.helpers.teams:mortal", reset_interval=16)
+    setup = agent.algorithm.learn.args[-1]  # type: ignore[union-attr]
+    assert agent.env.num_agents == 3 and setup.steps_per_iteration == 8
+    assert setup.config.reset_interval // setup.config.steps_per_iteration == 2

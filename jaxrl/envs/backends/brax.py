@@ -8,6 +8,7 @@ import importlib.util
 import io
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -80,23 +81,31 @@ def _task(canonical_id: str) -> Env:
     _, name, arguments, _ = parse_id(canonical_id)
     with warnings.catch_warnings(action="ignore"):  # brax warns that it is no longer maintained
         task = sys.modules["brax.envs"].get_environment(name, **arguments)
+    draw = figure(canonical_id, task.sys)
+    return pure_env(task, lambda env_state: draw(env_state.pipeline_state))
+
+
+def pure_env(task: Any, draw: Callable[[Any], np.ndarray]) -> Env:
+    """Return the environment of a task with brax's functions, which MuJoCo Playground's have, too.
+
+    Args:
+      draw: state -> picture.
+    """
     like = jax.eval_shape(task.reset, abstract_key())
 
-    # brax mixes weak types, strong types and Python floats: fix all types here.
+    # Tasks mix weak types, strong types and Python floats: fix all types here.
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         state = cast_like(task.reset(key), like)
         return state, state.obs
 
     def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
-        env_state = jax.tree.map(lambda x: x, env_state)  # copies the dicts: brax writes into them
+        env_state = jax.tree.map(lambda x: x, env_state)  # copies the dicts: tasks write into them
         state = cast_like(task.step(env_state, action), like)
         terminated, reward = state.done > 0, state.reward.astype(jnp.float32)
         return state, TimeStep(state.obs, reward, terminated, jnp.zeros_like(terminated), dict(state.metrics))
 
-    draw = figure(canonical_id, task.sys)
-
     def render(env_state: PyTree, action: Any, params: PyTree) -> np.ndarray:
-        return draw(env_state.pipeline_state)
+        return draw(env_state)
 
     observation_space = jax.tree.map(lambda x: spaces.Box(-np.inf, np.inf, x.shape, np.float32), like.obs)
     if not isinstance(observation_space, spaces.Space):

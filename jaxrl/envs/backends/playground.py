@@ -12,17 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from gymnasium import spaces
-
-from jaxrl.envs.checks.validate import abstract_key
+from jaxrl.envs.backends.brax import pure_env
 from jaxrl.envs.ids import EnvId, check_name, check_options, format_id, parse_id
 from jaxrl.envs.rendering.brax import figure
 from jaxrl.settings.packages import import_package
-from jaxrl.spaces.trees import cast_like
-from jaxrl.types import Array, Env, Key, PyTree, TimeStep
+from jaxrl.types import Env
 
 CONTROL = (
     "AcrobotSwingup",
@@ -111,30 +105,8 @@ def _task(canonical_id: str) -> Env:
     _, name, overrides, _ = parse_id(canonical_id)
     with warnings.catch_warnings(action="ignore"):  # the models have deprecated parts
         task = sys.modules["mujoco_playground"].registry.load(name, config_overrides={"impl": "jax", **overrides})
-    like = jax.eval_shape(task.reset, abstract_key())
-
-    # playground mixes weak and strong types: fix all types here.
-    def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
-        state = cast_like(task.reset(key), like)
-        return state, state.obs
-
-    def step(key: Key, env_state: PyTree, action: Array, params: PyTree) -> tuple[PyTree, TimeStep]:
-        env_state = jax.tree.map(lambda x: x, env_state)  # copies the dicts: playground writes into them
-        state = cast_like(task.step(env_state, action), like)
-        terminated, reward = state.done > 0, state.reward.astype(jnp.float32)
-        return state, TimeStep(state.obs, reward, terminated, jnp.zeros_like(terminated), dict(state.metrics))
-
     draw = figure(canonical_id, task)
-
-    def render(env_state: PyTree, action: Any, params: PyTree) -> np.ndarray:
-        return draw(SimpleNamespace(q=env_state.data.qpos, qd=env_state.data.qvel))
-
-    observation_space = jax.tree.map(lambda x: spaces.Box(-np.inf, np.inf, x.shape, np.float32), like.obs)
-    if not isinstance(observation_space, spaces.Space):
-        observation_space = spaces.Dict(observation_space)
-    action_space = spaces.Box(-1.0, 1.0, (task.action_size,), np.float32)
-    fps = round(1 / float(task.dt), 3)
-    return Env(reset, step, observation_space, action_space, render=render, render_fps=fps)
+    return pure_env(task, lambda env_state: draw(SimpleNamespace(q=env_state.data.qpos, qd=env_state.data.qvel)))
 
 
 def _import_playground(needed_by: str) -> Any:

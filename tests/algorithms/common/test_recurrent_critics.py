@@ -70,7 +70,7 @@ POLICIES = {"sac": policy_network, "td3": deterministic_network, "ddpg": determi
 
 
 def both_batches(setup: Any, learner: Any, gamma: float, n_step: int) -> tuple[Any, Any]:
-    """Return the inputs of the same update as sequences, and as the transitions of their rows. There is no noise."""
+    """Return a batch of sequences, and the transitions of the same rows, without noise on actions."""
     config, state = setup.config, learner.replay
     update = jax.tree.map(lambda x: x[0, 0], draw_updates(setup, learner, gamma))
     update = update._replace(noise=jnp.zeros_like(update.noise))
