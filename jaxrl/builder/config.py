@@ -214,7 +214,7 @@ class ReplayConfig(BufferConfig):
         return ("updates", "online")
 
     def as_lanes(self, num_agents: int) -> Self:
-        # Rows of lanes, of which an environment step has one for each agent.
+        # Counts rows of lanes: an environment step has one for each agent.
         return dataclasses.replace(super().as_lanes(num_agents), reset_interval=self.reset_interval * num_agents)
 
     @property
