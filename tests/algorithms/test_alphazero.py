@@ -69,7 +69,8 @@ def exact_expand(table: Solved) -> Any:
     return node, expand
 
 
-@pytest.mark.parametrize("method", [Gumbel(), pytest.param(PUCT(), marks=pytest.mark.slow)], ids=lambda method: method.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [Gumbel(), PUCT()], ids=lambda method: method.name)
 def test_search_with_exact_values_finds_the_best_moves(method: Any) -> None:
     """In at least 95 % of all 4,520 positions, with a network that knows no move from another."""
     table = solved()
@@ -115,6 +116,7 @@ def test_gumbel_search_improves_the_policy() -> None:
     assert (np.asarray(greedy.action) == rewards.argmax()).all()
 
 
+@pytest.mark.slow
 def test_searches_do_not_depend_on_their_batch() -> None:
     agent = small("alphazero", TIC_TAC_TOE)
     state = jit(agent.init)(KEY())
@@ -203,6 +205,7 @@ def test_targets_are_outcomes_for_the_player_to_move() -> None:
     assert checked > 40
 
 
+@pytest.mark.slow
 def test_targets_do_not_look_beyond_random_moves() -> None:
     """A random move's target is the value that its search found, and so is what the row before it bootstraps from."""
     agent = small("alphazero", TIC_TAC_TOE, num_envs=8, rollout_length=16, buffer_size=256, epsilon=0.5)
@@ -247,6 +250,7 @@ def test_a_reflected_row_is_a_position_of_the_same_game() -> None:
 # -------------------------------------------------------------------------------------------------------------------- learning
 
 
+@pytest.mark.slow
 def test_an_environment_of_one_player() -> None:
     """The probe of action choice: the network learns what the search finds."""
     agent = small(

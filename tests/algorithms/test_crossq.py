@@ -188,6 +188,7 @@ def sgd(hyperparams: Any) -> optax.GradientTransformation:
     return optax.sgd(hyperparams.learning_rate)
 
 
+@pytest.mark.slow
 def test_updates_are_those_of_a_loop() -> None:
     """Two groups: three updates of the critics, and one of the policy and the temperature. Statistics learn in each of them."""
     rates = {"learning_rate": 0.05, "actor_learning_rate": 0.02, "temperature": LearnedTemperature(0.5, learning_rate=0.1)}

@@ -242,6 +242,7 @@ def test_fields_of_priorities_have_no_effect_on_another_replay() -> None:
         small_dqn(probes.truncation(), **{"replay": uniform_replay, "replay.exponent": 0.3})
 
 
+@pytest.mark.slow
 def test_weights_of_a_custom_replay_stay() -> None:
     """Its exponent of the weights is its own."""
     custom = prioritised_replay(priority_exponent=0.7, importance_exponent=1.0)

@@ -276,6 +276,7 @@ def test_probes(name: str) -> None:
 # -------------------------------------------------------------------------------------------------------------------- datasets
 
 
+@pytest.mark.slow
 def test_observations_are_normalised_and_rewards_scaled_as_in_the_data() -> None:
     """Statistics are the data's, and stay. A policy carries them, and acts on raw observations."""
     data = random_dataset("Pendulum-v1")

@@ -248,6 +248,7 @@ def test_truncation_is_no_termination() -> None:
     assert float(state.learner.statistics.targets.count) == pytest.approx(0.75 * rows, rel=0.02)
 
 
+@pytest.mark.slow
 def test_statistics_are_those_of_valid_rows() -> None:
     agent = small("mpc", linear_system(cut=3))
     state = jit(agent.init)(KEY())
@@ -377,6 +378,7 @@ def test_a_plan_does_not_see_what_the_environment_will_draw() -> None:
 # -------------------------------------------------------------------------------------------------------------- whole programs
 
 
+@pytest.mark.slow
 def test_seeds_equal_those_alone_and_a_resumed_run_is_bit_equal(tmp_path: Any) -> None:
     agent = small("mpc", PENDULUM)
     step, both = jit(agent.step), jit(jax.vmap(agent.step))
@@ -391,6 +393,7 @@ def test_seeds_equal_those_alone_and_a_resumed_run_is_bit_equal(tmp_path: Any) -
     assert_bit_equal(step(restored), step(alone))
 
 
+@pytest.mark.slow
 def test_it_learns_on_the_host(tmp_path: Any) -> None:
     agent = small("mpc", "gymnasium:Pendulum-v1", reward=swing_cost)
     states, history = jaxrl.run(agent, 128, quiet=True, out=tmp_path / "run")
@@ -405,6 +408,7 @@ def swing_cost(obs: Any, action: Any, next_obs: Any) -> Any:
     return -(angle**2 + 0.1 * obs[2] ** 2 + 0.001 * action[0] ** 2)
 
 
+@pytest.mark.slow
 def test_a_policy_of_the_environment_itself_is_loaded_with_search(tmp_path: Any) -> None:
     agent = make_mpc(PENDULUM, dynamics="simulator", planner={"candidates": 8, "elites": 2, "iterations": 1}, horizon=2)
     jaxrl.run(agent, 50, quiet=True, out=tmp_path / "run")

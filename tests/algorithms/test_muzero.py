@@ -326,7 +326,8 @@ def test_search_follows_the_model(options: Any) -> None:
         assert (found.policy.argmax(-1) == np.argmax(rewards)).all()
 
 
-@pytest.mark.parametrize("fresh", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["fresh", "stored"])
+@pytest.mark.slow
+@pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "stored"])
 def test_reanalysis_replaces_a_share_of_the_policies(fresh: bool) -> None:
     """By those of new searches; values are the network's, or those that were stored."""
     agent = small("muzero", "CartPole-v1", reanalyze=0.5, learning_starts=64, fresh_values=fresh, search=Gumbel())
@@ -385,7 +386,8 @@ def trained(env: Any, iterations: int, **settings: Any) -> tuple[Any, Any, Any]:
     return agent, *jit(train)(KEY())
 
 
-@pytest.mark.parametrize("replay", ["uniform", pytest.param("prioritized", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("replay", ["uniform", "prioritized"])
 def test_the_model_learns_rewards_ends_and_actions(replay: str) -> None:
     """On the probe whose reward depends on observation and action, and ends after one step."""
     mostly_random = {"learning_starts": 512, "buffer_size": 1024}
@@ -400,6 +402,7 @@ def test_the_model_learns_rewards_ends_and_actions(replay: str) -> None:
         assert abs(float(latent.support.decode(latent.predict(params, output.state).value)[0])) < 0.3  # absorbing
 
 
+@pytest.mark.slow
 def test_values_see_through_time_limits() -> None:
     """A reward of 1 in every step of episodes that are only cut: V = 1 / (1 − γ) at γ = 0.5, and the model sees no end."""
     agent, state, _ = trained(probes.truncation(5), 40, gamma=0.5, learning_rate=0.01, value_limit=4.0)
@@ -469,6 +472,7 @@ def test_a_share_that_is_no_whole_number_of_positions_is_refused() -> None:
         make_muzero("CartPole-v1", reanalyze=0.1)
 
 
+@pytest.mark.slow
 def test_rows_of_a_file_lack_what_searches_found(tmp_path: Any) -> None:
     """Another algorithm learns from rows that MuZero stored; MuZero itself resumes from checkpoints."""
     agent, other = small("muzero", "CartPole-v1"), small("dqn", "CartPole-v1")

@@ -112,6 +112,7 @@ def test_every_algorithm_learns_cartpole(name: str) -> None:
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.learner.params))
 
 
+@pytest.mark.slow
 def test_standard_deviations_are_data() -> None:
     """Two of them in one program give the learners of one each."""
     agent = small_es(strategy="evosax", horizon=20)

@@ -271,6 +271,7 @@ def test_a_context_of_one_row_has_no_memory() -> None:
 # ---------------------------------------------------------------------------------------------------------------------- gradients
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_repeated_steps() -> None:
     """With respect to parameters, inputs and the carry; all finite, and each parameter has one."""
     model, params = made(context=4)

@@ -45,6 +45,7 @@ def test_each_row_takes_the_parameters_of_its_group(core: str | None) -> None:
         carry, inputs = after, inputs._replace(is_first=jnp.zeros(4, bool))
 
 
+@pytest.mark.slow
 def test_sequences_are_unrolled() -> None:
     model = per_agent(SPACE, CHOICE, partial(actor_critic, core="gru", hidden_sizes=(4,)))
     params, rows = model.init(KEY(), inputs_of([0])), [inputs_of([0, 2, 1], seed) for seed in range(3)]

@@ -184,6 +184,7 @@ def test_chunks_and_resuming_change_nothing(population: Agent, tmp_path: Path) -
     assert again.spec == population.spec and again.num_envs == population.num_envs
 
 
+@pytest.mark.slow
 def test_populations_by_vmap(population: Agent) -> None:
     keys = jax.random.split(jax.random.key(1), 2)
     step = jax.jit(jax.vmap(population.step))

@@ -114,6 +114,7 @@ def test_the_return_of_an_episode_is_that_of_player_0() -> None:
     assert -1 <= float(metrics["charts/episodic_return_min"]) <= float(metrics["charts/episodic_return_max"]) <= 1
 
 
+@pytest.mark.slow
 @algorithms(LEARN_GAMES, ["ppo", "a2c", "reinforce", "impala", "pqn", "dqn", "r2d2", "sac", "muzero"])
 def test_both_players_learn_to_play_best(algorithm: str) -> None:
     """Player 0 gains ½ only if both choose their best moves; ``two_players`` says what happens without the sign."""

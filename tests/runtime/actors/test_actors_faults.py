@@ -155,6 +155,7 @@ def test_one_that_has_nothing_to_do_is_replaced(number: signal.Signals, disturbe
     check_no_seam(before, after, pool.members[1])
 
 
+@pytest.mark.slow
 def test_too_many_restarts_end_the_pool(disturbed: Disturbed) -> None:
     """Not earlier. Waiting for a rollout and requesting one raise an error with the cause. No process is left."""
     pool, notes = disturbed.pool, disturbed.notes

@@ -187,6 +187,7 @@ def test_memory_goes_on_where_it_stood(collected: Collected) -> None:
             assert_close(carry, jax.tree.map(lambda x, env_id=env_id: x[:, env_id], later.carry))
 
 
+@pytest.mark.slow
 def test_one_that_is_lost_after_a_cut_begins_anew(collected: Collected) -> None:
     """With an invalid row that shows the previous worker's last observation."""
     before, after = (jax.tree.map(lambda x: x[:, :, LATE], each.inputs) for each in collected.rollouts[2:])

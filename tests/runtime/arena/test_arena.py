@@ -103,6 +103,7 @@ def test_players_without_training() -> None:
     assert (other.wins != found.wins).any()
 
 
+@pytest.mark.slow
 def test_search_without_a_network() -> None:
     """It beats random play, and more simulations beat fewer."""
     found = arena(TIC_TAC_TOE, ["random", "mcts:5", "mcts:100"], games=60)
@@ -154,6 +155,7 @@ def test_policies_play(trained: Path) -> None:
     assert found.wins[0, 1] == found.losses[0, 1] and found.score("run", "state") == found.score("policy", "state")
 
 
+@pytest.mark.slow
 def test_policies_that_plan_search_unless_told_otherwise(tmp_path: Path) -> None:
     """A search finds the winning move, which a network that has not learnt does not."""
     agent = small("alphazero", TIC_TAC_TOE, simulations=32)

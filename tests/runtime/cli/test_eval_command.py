@@ -115,6 +115,7 @@ def test_another_environment(runs: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert host["episodic_length"] == host["episodic_return"] and min(host["episodic_length"][0]) >= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("explore", [False, True])
 def test_greedy_play_of_a_run_that_explored_is_told(
     explore: bool, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

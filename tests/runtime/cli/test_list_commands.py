@@ -133,6 +133,7 @@ def test_an_extra_that_is_not_installed_is_no_failure(
     assert main(["envs", "--backend", "brax"]) == 2
 
 
+@pytest.mark.slow
 def test_a_broken_backend_does_not_hide_the_other(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     assert main(["envs", "CartPole"]) == 0

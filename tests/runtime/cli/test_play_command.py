@@ -56,6 +56,7 @@ def test_who_wins(second: tuple[str, ...], end: str, monkeypatch: pytest.MonkeyP
     raise AssertionError(f"no game ended so: {end}")
 
 
+@pytest.mark.slow
 def test_against_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     agent = small("alphazero", "jaxrl:TicTacToe")
     jaxrl.run(agent, 2 * agent.steps_per_iteration, out=tmp_path / "az", eval_episodes=2, tensorboard=False, quiet=True)

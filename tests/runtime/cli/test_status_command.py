@@ -261,6 +261,7 @@ def test_a_run_that_cannot_start_leaves_no_file(agent: Agent, monkeypatch: pytes
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_workers_of_a_run_that_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A worker is killed and replaced, then the run is killed: no process is left that could say so."""
     folder = tmp_path / "run"

@@ -78,6 +78,7 @@ def test_host_environments(tmp_path: Path) -> None:
     assert np.abs(found.obs[ends + 1][found.terminated[ends]]).max() > 0.2  # the pole has fallen
 
 
+@pytest.mark.slow
 def test_the_commands(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "new" / "data.npz")
     assert main(["collect", str(folder), "--rows", "600", "--policy", "mix:0.5", "--envs", "2", "--out", file]) == 0

@@ -19,7 +19,7 @@ from jaxrl.replay.dataset_replay import WithData, dataset_replay
 from jaxrl.replay.options import Prioritized
 from jaxrl.replay.transitions import example_row, transitions
 from jaxrl.runtime.logs.records import EVALUATION_RETURN
-from tests.helpers.agents import assert_bit_equal, small
+from tests.helpers.agents import algorithms, assert_bit_equal, small
 from tests.helpers.datasets import random_dataset
 from tests.helpers.hosted import hosted
 
@@ -47,7 +47,7 @@ def offline(algorithm: str, data: Any, env: Any = None, **settings: Any) -> Any:
     return ALGORITHMS[algorithm].load().make(env or ENV.get(algorithm, "Pendulum-v1"), data=data, **keywords)
 
 
-@pytest.mark.parametrize("algorithm", OFFLINE)
+@algorithms(["sac", "dqn"], OFFLINE)
 def test_algorithms_learn_from_data(algorithm: str, box_data: Dataset, discrete_data: Dataset) -> None:
     """A step is so many updates from rows of the data. Between steps the state has no rows."""
     data = discrete_data if algorithm == "dqn" else box_data
@@ -114,7 +114,7 @@ def run_settings(**more: Any) -> dict[str, Any]:
     return {"quiet": True, "seeds": 2, "eval_episodes": 2, "tensorboard": False, **more}
 
 
-@pytest.mark.parametrize("host", [False, True])
+@pytest.mark.parametrize("host", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_is_resumed_bit_for_bit(host: bool, tmp_path: Path) -> None:
     env = hosted(jaxrl.make_env("Pendulum-v1")) if host else "Pendulum-v1"
     data = random_dataset("Pendulum-v1")

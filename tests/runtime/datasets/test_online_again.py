@@ -23,7 +23,7 @@ from jaxrl.runtime.logs.dip import dip
 from jaxrl.runtime.logs.records import EVALUATION_RETURN
 from jaxrl.runtime.training_loop.reporting import dip_in_words
 from jaxrl.training import evaluation_key
-from tests.helpers.agents import ALGORITHMS, assert_bit_equal, tiny
+from tests.helpers.agents import ALGORITHMS, algorithms, assert_bit_equal, tiny
 from tests.helpers.datasets import random_dataset
 from tests.helpers.hosted import hosted
 
@@ -56,7 +56,7 @@ def filled(replay: Any, env: Any, value: float) -> Any:
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.25, 0.5, 0.75, 1.0])
-@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("n_step", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_each_batch_has_its_share_of_both(ratio: float, n_step: int, data: Dataset) -> None:
     """Rows of the ring have the reward 7, which no row of the data has."""
     ring = uniform_replay(20, 2, 10, before=1, after=n_step)
@@ -107,7 +107,7 @@ def test_priorities_are_those_of_the_ring(data: Dataset) -> None:
 # ------------------------------------------------------------------------------------------------------------------------ steps
 
 
-@pytest.mark.parametrize("algorithm", ONLINE)
+@algorithms(["sac"], ONLINE)
 def test_algorithms_with_replay_learn_from_both(algorithm: str) -> None:
     env = "CartPole-v1" if algorithm == "dqn" else "Pendulum-v1"
     data = random_dataset(env)
@@ -151,7 +151,8 @@ def settings(**more: Any) -> dict[str, Any]:
     return {"quiet": True, "seeds": 2, "eval_episodes": 2, "tensorboard": False, **more}
 
 
-@pytest.mark.parametrize("host", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("host", [False, True])
 def test_a_run_goes_on_from_an_offline_one_and_is_resumed_bit_for_bit(host: bool, data: Dataset, tmp_path: Path) -> None:
     """The first evaluation is that of the offline policy."""
     env = hosted(jaxrl.make_env("Pendulum-v1")) if host else "Pendulum-v1"
@@ -178,7 +179,8 @@ def test_a_run_goes_on_from_an_offline_one_and_is_resumed_bit_for_bit(host: bool
     assert np.isfinite(jaxrl.load_policy(tmp_path / "run", which="last")(np.zeros(3, np.float32))).all()
 
 
-@pytest.mark.parametrize("workers", [pytest.param({"num_workers": 2}, marks=pytest.mark.slow), {"overlap": True}])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [{"num_workers": 2}, {"overlap": True}])
 def test_host_environments_are_stepped_in_other_ways(workers: dict[str, Any], data: Dataset) -> None:
     agent = online("iql", data, "envpool:Pendulum-v1" if "num_workers" in workers else hosted(jaxrl.make_env("Pendulum-v1")))
     states, history = jaxrl.run(agent, 64, **settings(), **workers)

@@ -106,6 +106,7 @@ def exact(steps: Any, policy: list[int], gamma: float) -> np.ndarray:
     return np.linalg.solve(np.eye(size) - matrix / count[:, None], right / count).reshape(STATES, ACTIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stochastic", "tolerance"), [(False, 2e-3), (True, 0.03)])
 def test_values_solve_the_bellman_equations(stochastic: bool, tolerance: float) -> None:
     """For two policies, in each first state: exactly, or up to the noise of batches if the same action has several outcomes."""

@@ -29,18 +29,24 @@ from tests.helpers.agents import RECURRENT, REPRESENTATIVES, SMALL_ACTOR_CRITIC,
 from tests.helpers.hosted import hosted
 
 
+class Runs(dict[str, tuple[Path, Any]]):
+    """Short runs of seeds 4 and 2 on CartPole, which train when they are first asked for: ``{algorithm: (folder, states)}``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __missing__(self, algorithm: str) -> tuple[Path, Any]:
+        folder, settings = self.folder / algorithm, {"quiet": True, "tensorboard": False}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(devices.CACHE_VARIABLE, "")
+            states, _ = run(cartpole(algorithm), 400, seeds=[4, 2], out=folder, eval_every=3, eval_episodes=4, **settings)
+        self[algorithm] = folder, states
+        return self[algorithm]
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
-    """Short runs of seeds 4 and 2 on CartPole: ``{algorithm: (folder, states)}``."""
-    made = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(devices.CACHE_VARIABLE, "")
-        for algorithm in REPRESENTATIVES:
-            folder = tmp_path_factory.mktemp("runs") / algorithm
-            agent = cartpole(algorithm)
-            states, _ = run(agent, 400, seeds=[4, 2], out=folder, eval_every=3, eval_episodes=4, quiet=True, tensorboard=False)
-            made[algorithm] = (folder, states)
-    return made
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runs"))
 
 
 # ------------------------------------------------------------------------------------------------------------------ load_policy

@@ -59,6 +59,7 @@ def theta(folder: Path) -> np.ndarray:
     return run.theta(run.state()["version"])
 
 
+@pytest.mark.slow
 def test_the_loop_learns(folder: Path) -> None:
     told = [step(folder) for _ in range(25)]
     assert [each.version for each in told] == list(range(1, 26)) and all(each.accepted == 16 for each in told)

@@ -348,6 +348,7 @@ def test_the_context_ends_what_it_began(engine: str, pending: bool) -> None:
     cluster.close()
 
 
+@pytest.mark.slow
 def test_many_objects_leave_nothing_behind(engine: str) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))

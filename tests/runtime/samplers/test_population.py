@@ -46,6 +46,7 @@ def keys(number: int = 1) -> Any:
     return jax.random.split(KEY(), number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["normal", "low_rank"])
 def test_the_host_gives_the_data_of_the_pure_program(noise: str) -> None:
     """On an environment without randomness, whole learner states are bit-equal after three generations."""

@@ -144,7 +144,7 @@ def plain_keys(tree: Any) -> Any:
     return jax.tree.map(lambda x: jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x, tree)
 
 
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_search_that_was_stopped_resumes_bit_for_bit(whole: SearchSession, tmp_path: Path, every: int) -> None:
     folder, wanted = tmp_path / "search", events_of(whole)
     for stop_at in (0, 2, 5):
@@ -157,6 +157,7 @@ def test_a_search_that_was_stopped_resumes_bit_for_bit(whole: SearchSession, tmp
     assert session.trials.env_steps == whole.trials.env_steps
 
 
+@pytest.mark.slow
 def test_a_search_whose_states_are_lost_begins_again(whole: SearchSession, tmp_path: Path) -> None:
     folder = tmp_path / "search"
     assert not open_session(read_search(SEARCH), folder, stop_at=4).go()
@@ -269,6 +270,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, search(with_options(top=2, test_seeds=3), out=folder, quiet=True)
 
 
+@pytest.mark.slow
 def test_the_best_are_compared_on_other_seeds(finished: tuple[Path, Any]) -> None:
     folder, result = finished
     comparison = result.comparison
@@ -447,6 +449,7 @@ def test_groups_that_processes_cannot_share_are_one_line(tmp_path: Path) -> None
         read_search(with_options(groups=3))
 
 
+@pytest.mark.slow
 def test_trials_are_copied_to_optuna(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna")
     storage = f"sqlite:///{tmp_path / 'copy.db'}"

@@ -62,6 +62,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         return Finished(agent, folder, *run(agent, folder))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_continues_bit_for_bit(finished: Finished, tmp_path: Path) -> None:
     def kill() -> None:
         raise Killed

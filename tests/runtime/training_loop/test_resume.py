@@ -596,6 +596,7 @@ def test_stop_at_ends_a_run_that_is_good_enough(tmp_path: Path, capsys: pytest.C
     assert again["iteration"].tolist() == [0, 2, 4]
 
 
+@pytest.mark.slow
 def test_seeds_that_diverge_leave_the_means_and_the_last_one_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     agent = small_ppo(probes.action_choice())
     rates = {"learning_rate": np.array([1e-3, 1e38], np.float32)}

@@ -45,6 +45,7 @@ def test_a_resumed_run_is_bit_equal(algorithm: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(returns[~np.isnan(returns)], 80, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_devices_share_whole_environments() -> None:
     agent = small("a2c", PURE)
     on_both = parallel.data_parallel(agent, 2)
@@ -209,6 +210,7 @@ def test_rows_of_a_team_are_a_dataset(trained: Path) -> None:
     assert np.isfinite(float(metrics["losses/td_loss"])) and offline.steps_per_iteration == 2
 
 
+@pytest.mark.slow
 def test_stored_rows_are_loaded(tmp_path: Path) -> None:
     agent = small("dqn", PURE)
     state, step = agent.init(jax.random.key(0)), jax.jit(agent.step, compiler_options=COMPILE_FAST)

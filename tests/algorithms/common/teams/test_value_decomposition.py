@@ -161,6 +161,7 @@ SEQUENCES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_sequences_of_a_team_are_drawn_together() -> None:
     """Every sequence holds the rows of all agents of one environment, which are known by their observations (t, i, episode)."""
     agent = small("r2d2", mortal_state(), **SEQUENCES, decomposition=VDN(), buffer_size=120)
