@@ -38,6 +38,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "connect-four": run_connect_four,
             "search": run_search,
             "landscape": run_landscape,
+            "distillation": run_distillation,
             "overhead": run_overhead,
             "replay": run_replay,
             "memory": run_memory,
@@ -60,6 +61,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "scores": "; the same command resumes from the last checkpoint",
             "datasets": "; the same command resumes from the last checkpoint",
             "fine-tuning": "; the same command resumes from the last checkpoint",
+            "distillation": "; the same command resumes from the last checkpoint",
             "connect-four": "; the same command resumes from the last checkpoint",
             "speed": "; finished groups are kept, and --only measures the others",
         }
@@ -170,6 +172,16 @@ def run_landscape(options: argparse.Namespace) -> int:
     print(landscape.landscape_report(result))
     write_table(options.out)
     return int(landscape.missed(result))
+
+
+def run_distillation(options: argparse.Namespace) -> int:
+    from benchmarks import distillation
+
+    chosen = {name: distillation.CASES[name] for name in options.only or distillation.CASES}
+    result = distillation.measure(options.out, options.work, chosen)
+    print(distillation.distillation_report(result))
+    write_table(options.out)
+    return int(distillation.missed(result))
 
 
 def run_overhead(options: argparse.Namespace) -> int:

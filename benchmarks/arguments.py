@@ -17,6 +17,8 @@ from benchmarks.team_cases import TITLES as TEAM_ALGORITHMS
 RESULTS = Path("benchmarks/results")
 WORK = Path("runs/scores")
 FINE_TUNING = Path("runs/fine-tuning")
+DISTILLATION = Path("runs/distillation")
+STUDENTS = ("cartpole", "cartpole-hidden", "pendulum", "breakout")
 CONNECT_FOUR = Path("runs/connect-four")
 
 
@@ -115,6 +117,10 @@ def make_parser() -> argparse.ArgumentParser:
     landscape = commands.add_parser("landscape", help="env steps that searches need, on tables of returns that are computed once")
     landscape.add_argument("--searches", type=positive, default=20, help="searches of each method (default: 20)")
 
+    distillation = commands.add_parser("distillation", help="students of DAgger beside their teachers; resumable")
+    distillation.add_argument("--work", type=Path, default=DISTILLATION, help=f"folder for the runs (default: {DISTILLATION})")
+    distillation.add_argument("--only", nargs="+", choices=STUDENTS, default=[], help="cases; default: all")
+
     overhead = commands.add_parser("overhead", help="cost of checkpoints and logs in a run, and of a loaded policy's call")
     overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
     overhead.add_argument("--chunk-seconds", type=fraction, default=1.0, help="length of a chunk, up to 1 (default: 1)")
@@ -185,6 +191,7 @@ def make_parser() -> argparse.ArgumentParser:
         connect_four,
         search,
         landscape,
+        distillation,
         table,
     ):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")

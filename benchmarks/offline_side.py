@@ -16,10 +16,10 @@ from benchmarks.fused_side import FusedSide
 from benchmarks.offline_cases import ACTION, BUILDERS, EPISODE, OBSERVATION, Case, from_json, random_rows
 from benchmarks.protocol import serve
 from jaxrl.agent import state_shapes
+from jaxrl.builder.stand_in import stand_in
 from jaxrl.options import Cloning
 from jaxrl.replay.dataset import Dataset, make_dataset
 from jaxrl.runtime.datasets.layouts import rows_of
-from jaxrl.runtime.evaluation.load_policy import stand_in
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.types import Agent

@@ -42,6 +42,7 @@ OTHERS = (
     "teams",
     "datasets",
     "fine_tuning",
+    "distillation",
     "connect_four",
     "self_play",
     "search",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jaxrl.algorithms.coma import make_coma
     from jaxrl.algorithms.cql import make_cql
     from jaxrl.algorithms.crossq import make_crossq as make_crossq
+    from jaxrl.algorithms.dagger import make_dagger as make_dagger
     from jaxrl.algorithms.ddpg import make_ddpg as make_ddpg
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
     from jaxrl.algorithms.dqn import make_rainbow

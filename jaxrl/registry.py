@@ -259,6 +259,17 @@ ALGORITHMS = {
             network="greedy_policy",
         ),
         Entry(
+            "dagger",
+            "DAgger",
+            "imitation of a trained policy in the states that the student reaches; distillation",
+            actions=("Discrete", "MultiDiscrete", "Box"),
+            family="replay",
+            memory=True,
+            paper=Paper("Ross et al.", 2011, "arXiv:1011.0686"),
+            module="jaxrl.algorithms.dagger",
+            network="greedy_policy",
+        ),
+        Entry(
             "dt",
             "DT",
             "decision transformer: cloning given the return to come, from a dataset",

@@ -177,6 +177,26 @@ def model_based_keywords(
     raise NotImplementedError
 
 
+def imitation_keywords(
+    env: EnvLike,
+    *,
+    teacher: Any = None,
+    teacher_obs: Callable[..., Any] | None = None,
+    model: Model | ModelFn | ModelArguments | None = None,
+    optimizer: Optimizer | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Keywords of algorithms that learn the actions of a teacher.
+
+    Args:
+      teacher: a trained policy, as ``jaxrl.load_policy`` returns, or ``(agent, state)``, the state of one seed. Required.
+      teacher_obs: function from an observation of the environment to one of the teacher's; default: they are the same.
+    """
+    raise NotImplementedError
+
+
 def dataset_keywords(
     env: EnvLike,
     *,

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxrl.builder.old_specs import converted
 from jaxrl.builder.trusted_imports import PATH, check_trust, check_trusted, import_object, import_part, remember
@@ -33,7 +33,7 @@ def describe(part: Any, role: str = "part") -> Any:
     """
     if part is None or isinstance(part, bool | int | float | str):
         return part
-    if hasattr(type(part), "as_plain"):  # a dataset
+    if hasattr(type(part), "as_plain"):  # a dataset, or a teacher
         return part.as_plain()
     if isinstance(part, Model):
         return {"model": describe({name: function for name, function in part._asdict().items() if function is not None})}
@@ -51,6 +51,13 @@ def describe(part: Any, role: str = "part") -> Any:
     except (ImportError, AttributeError, TypeError, ValueError):
         pass
     return {"unimportable": repr(part)}
+
+
+class Described(NamedTuple):
+    """Description of a teacher, which ``jaxrl.builder.teacher`` rebuilds."""
+
+    data: Mapping[str, Any]
+    trust: Sequence[str]
 
 
 def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), kind: Kind | None = None) -> Any:
@@ -86,6 +93,8 @@ def realize(data: Any, where: str = "spec", *, trust: Sequence[str] = (), kind: 
         from jaxrl.replay.dataset import DatasetInfo  # imports jax, without which a spec can be read
 
         return DatasetInfo.read(data)
+    if "teacher" in data and len(data) == 1:
+        return Described(data["teacher"], trust)
     if "import" in data:
         return import_part(data["import"], where, trust, kind)
     if "partial" in data:

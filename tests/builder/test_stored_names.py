@@ -26,6 +26,7 @@ BUILDERS = [
         "alphazero",
         "bc",
         "crossq",
+        "dagger",
         "ddpg",
         "dqn",
         "dt",

@@ -13,8 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl.agent import policy_shapes
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.builder.spec import algorithm_name
+from jaxrl.builder.teacher import Teacher, teacher_of
 from jaxrl.distributions import Normal
 from jaxrl.models import ActorCriticOutput, actor_critic, q_network
 from jaxrl.replay.row_layout import Records
@@ -87,7 +89,15 @@ def gymnax_id(algorithm: str) -> str:
 
 def required(algorithm: str, env: str | Env | HostEnv) -> dict[str, Any]:
     """Return the keywords without which the builder of an algorithm refuses an environment."""
+    if algorithm == "dagger":
+        return {"teacher": some_teacher(env)}
     return {"data": random_dataset(suited(algorithm, env))} if algorithm in FROM_DATA else {}
+
+
+def some_teacher(env: str | Env | HostEnv, **settings: Any) -> Teacher:
+    """Return a policy of PPO with arbitrary parameters, always the same."""
+    agent, rng = small_ppo(env, **settings), np.random.default_rng(0)
+    return teacher_of(agent, jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), policy_shapes(agent)))
 
 
 def small(algorithm: str, env: str | Env | HostEnv, **settings: Any) -> Agent:
@@ -121,8 +131,8 @@ def slow_unless(in_make_test: bool) -> Any:
 
 LEARN_FROM_ROWS = tuple(name for name in PLAYING if ALGORITHMS[name].family != "evolution")
 """Algorithms that learn from rollouts and discount rewards."""
-ESTIMATE_VALUES = tuple(name for name in LEARN_FROM_ROWS if name != "mpc")
-"""Those of them that estimate values. MPC adds up rewards along its plans, which end at its horizon."""
+ESTIMATE_VALUES = tuple(name for name in LEARN_FROM_ROWS if name not in ("mpc", "dagger"))
+"""Those of them that estimate values. MPC adds up rewards along its plans, which end at its horizon; DAgger reads no rewards."""
 LEARN_ANYWHERE = tuple(name for name in ESTIMATE_VALUES if name != "alphazero")
 """Those of them that do not plan with the environment itself, and so also learn on the host and from several agents."""
 

@@ -16,10 +16,10 @@ from jaxrl.algorithms.common.off_policy import resolve_critic
 from jaxrl.algorithms.off_policy_evaluation import fitted_q
 from jaxrl.algorithms.off_policy_evaluation.fitted_q import FittedQHyperparams, Problem
 from jaxrl.builder.networks import ModelArguments, ModelFn, check_arguments, check_statistics
+from jaxrl.builder.stand_in import stand_in
 from jaxrl.models import action_value
 from jaxrl.parallel import SEEDS, make_mesh
 from jaxrl.replay.dataset import Dataset, DatasetInfo
-from jaxrl.runtime.evaluation.load_policy import stand_in
 from jaxrl.runtime.evaluation.policy_actions import actions_of, fixed_policy
 from jaxrl.runtime.system.devices import seed_devices
 from jaxrl.runtime.system.warn import warn

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
 
 from jaxrl.agent import state_shapes
 from jaxrl.builder.spec import algorithm_name, build_again
+from jaxrl.builder.stand_in import stand_in
 from jaxrl.envs import make_env
 from jaxrl.runtime.checkpoint.manifest import latest_step
 from jaxrl.runtime.checkpoint.restore import read_arrays, restore
@@ -25,10 +25,8 @@ from jaxrl.runtime.logs.records import EVALUATION_RETURN, Record
 from jaxrl.runtime.logs.run_folder import BEST, CHECKPOINTS, read_config
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.runtime.system.warn import warn
-from jaxrl.spaces.entries import players_of
-from jaxrl.spaces.goals import ACHIEVED, DESIRED, has_goals
 from jaxrl.spaces.trees import realize_space
-from jaxrl.types import Agent, ComputeRewardFn, Env, HostEnv, HostEnvs, Key, Policy
+from jaxrl.types import Agent, Env, Key, Policy
 
 
 def load_policy(
@@ -141,26 +139,6 @@ def rebuild(config: dict[str, Any], trust: str | Iterable[str], parts: Mapping[s
         env = stand_in(str(config["agent"].get("env")), space["observation"], space["action"])
         parts = {**parts, "env": env._replace(num_agents=config.get("num_agents", 0))}
     return build_again(config["agent"], trust=trust, **parts)
-
-
-def stand_in(name: str, observation_space: spaces.Space, action_space: spaces.Space) -> HostEnv:
-    """Return a placeholder environment that only has spaces: enough to build an agent without the real environment."""
-
-    def refuse(num_envs: int, seed: int, first_id: int = 0) -> HostEnvs:
-        raise NotImplementedError(f"only the spaces of {name} are available: its environment was not loaded")
-
-    reward, players = _reward_of(observation_space), players_of(observation_space)
-    return HostEnv(refuse, observation_space, action_space, name=name, compute_reward=reward, players=players)
-
-
-def _reward_of(observation_space: spaces.Space) -> ComputeRewardFn | None:
-    """Return a placeholder with the types of ``compute_reward`` for goal environments, else None.
-
-    Agents with hindsight replay cannot be built without it. It is never used, since nothing is learnt here.
-    """
-    if not has_goals(observation_space) or observation_space[ACHIEVED] != observation_space[DESIRED]:  # type: ignore[index]
-        return None
-    return lambda achieved, desired: (jnp.zeros(()), jnp.zeros((), bool))
 
 
 def _best_policies(agent: Agent, saved: Path, num_seeds: int, run: str | None) -> tuple[Policy, int]:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.builder.teacher import Teacher, teacher_of
 from jaxrl.rollout.autoreset import zero_actions
 from jaxrl.rollout.collect import simulator_of
 from jaxrl.runtime.evaluation.export import PLATFORMS, export_row, flat_arrays
@@ -59,6 +60,7 @@ class LoadedPolicy:
         """The environment in which a policy that plans searches; None: its network acts alone."""
         self.algorithm = agent.algorithm
         """The algorithm, whose ``act`` computes the actions."""
+        self._agent = agent
         self._act = jax.jit(partial(_act, self._row), static_argnames=("explore", "impl"))
         self._draws = None if key is None else _plain(key)
         self._num_draws = 0
@@ -123,6 +125,10 @@ class LoadedPolicy:
     def __repr__(self) -> str:
         how = "exploring" if self.explore else "greedy"
         return f"<LoadedPolicy of seed {self.seed}, {how}{self.about and f'; {self.about}'}>"
+
+    def as_teacher(self) -> Teacher:
+        """Return the policy as a ``teacher``, which ``jaxrl.make_dagger`` takes; it shows the greedy action."""
+        return teacher_of(self._agent, self.policy)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the parameters by name, as in ``{"actor/hidden_0/kernel": f32[4, 64], …}``, for ``np.savez`` or safetensors.

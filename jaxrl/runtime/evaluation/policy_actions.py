@@ -12,10 +12,10 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.agent import check_agent
+from jaxrl.builder.stand_in import stand_in
 from jaxrl.replay.dataset import Dataset, DatasetInfo, check_spaces
 from jaxrl.rollout.autoreset import next_input
 from jaxrl.rollout.inputs import example_input
-from jaxrl.runtime.evaluation.load_policy import stand_in
 from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.settings.aliases import shortened
 from jaxrl.spaces.trees import bounds, show_shapes

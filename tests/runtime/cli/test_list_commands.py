@@ -190,7 +190,9 @@ def test_all_settings_of_an_algorithm_are_shown(name: str, capsys: pytest.Captur
     assert "a finite number >= 0" in shown["learning_rate"] and "0 disables learning" in shown["learning_rate"]
     network = own_network(ALGORITHMS[name])
     assert all(len(shown[argument].split()) > 3 for argument in list(inspect.signature(network).parameters)[2:])
-    assert f"jaxrl train {name} --env ENV" in out and re.search(rf"jaxrl\.make_{name}\(env, \*, (data=None, )?model=None", out)
+    assert f"jaxrl train {name} --env ENV" in out and re.search(
+        rf"jaxrl\.make_{name}\(env, \*, (data=None, )?(teacher=None, teacher_obs=None, )?model=None", out
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------- presets

@@ -16,9 +16,9 @@ import pytest
 from gymnasium import spaces
 from jax import export
 
+from jaxrl.builder.stand_in import stand_in
 from jaxrl.models import from_linen
 from jaxrl.runtime.evaluation.export import flat_arrays
-from jaxrl.runtime.evaluation.load_policy import stand_in
 from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Agent, Model, Policy

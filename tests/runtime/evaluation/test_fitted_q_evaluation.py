@@ -14,13 +14,13 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl import fitted_q_evaluation
 from jaxrl.algorithms.off_policy_evaluation import fitted_q
+from jaxrl.builder.stand_in import stand_in
 from jaxrl.replay.dataset import Dataset, make_dataset
 from jaxrl.replay.transitions import ReplayRow
 from jaxrl.rollout.running_statistics import Statistics
 from jaxrl.runtime.datasets.layouts import Spaces
 from jaxrl.runtime.evaluation import fitted_q_evaluation as module
 from jaxrl.runtime.evaluation import policy_actions
-from jaxrl.runtime.evaluation.load_policy import stand_in
 from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.runtime.evaluation.policy_actions import actions_of, fixed_policy
 from jaxrl.settings.validation import merge_hyperparams

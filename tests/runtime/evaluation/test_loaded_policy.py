@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from jaxrl.builder.stand_in import stand_in
 from jaxrl.rollout.inputs import example_input
-from jaxrl.runtime.evaluation.load_policy import stand_in
 from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.types import Agent, Policy
 from tests.helpers.agents import RECURRENT, cartpole, small_ppo

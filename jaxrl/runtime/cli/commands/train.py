@@ -101,6 +101,10 @@ def train(algorithm: str, args: Sequence[str]) -> int:
         from jaxrl.runtime.datasets.files import load_dataset
 
         settings["data"] = load_dataset(file, options.env)
+    if (folder := settings.pop("teacher", None)) is not None:
+        from jaxrl.runtime.evaluation.load_policy import load_policy
+
+        settings["teacher"] = load_policy(folder)
     agent = ALGORITHMS[algorithm].load().make(options.env, **settings)
     from jaxrl.runtime.run import run
 
@@ -177,7 +181,8 @@ def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Ma
 
 
 def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any], file: str | None) -> type:
-    """Add ``--model`` and the flags of other networks that the algorithm has, and ``--data``, by default ``file``."""
+    """Add ``--model`` and the flags of other networks that the algorithm has, ``--teacher``, and ``--data``, by default
+    ``file``."""
     entry = ALGORITHMS[algorithm]
     networks = {"model": entry.network, **OTHER_NETWORKS}
     fields = list[tuple[str, Any, Any]]()
@@ -187,6 +192,9 @@ def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any],
         default = dict(measured.get(name, {}))
         shown = tyro.conf.arg(help=help_, help_behavior_hint=f"(default: {' '.join(words(default)) or 'none'})")
         fields.append((name, Annotated[ModelWords, shown], dataclasses.field(default_factory=default.copy)))
+    if "teacher" in inspect.signature(entry.load().make).parameters:
+        shown = tyro.conf.arg(help="Folder of the run whose best policy is the teacher.", metavar="RUN")
+        fields.append(("teacher", Annotated[str | None, shown], dataclasses.field(default=None)))
     if "data" in inspect.signature(entry.load().make).parameters:
         help_ = "Dataset to learn from, in place of rollouts: a file of jaxrl collect, or others that jaxrl data reads."
         default_file = file or "none; learn from rollouts"
