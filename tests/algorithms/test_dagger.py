@@ -39,6 +39,8 @@ TINY = Tiny(
         "model": partial(greedy_policy, hidden_sizes=(8,)),
     },
     value=None,
+    # A single observation, and so a single action of the teacher.
+    one_gradient=("tests.helpers.probes:constant_reward?num_actions=2", {"batch_size": 32, "learning_starts": 16}),
 )
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)

@@ -23,7 +23,7 @@ from jaxrl.replay.sequence import sequence_replay
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.types import Agent, Model, StepInput
 from tests.helpers import probes
-from tests.helpers.agents import SMALL_ACTOR_CRITIC, each_family, small, small_dqn, small_ppo, suited
+from tests.helpers.agents import IN_A_SPEC, REPRESENTATIVES, SMALL_ACTOR_CRITIC, algorithms, small, small_dqn, small_ppo, suited
 from tests.helpers.optimizers import halved, plain_sgd
 
 KEY = partial(jax.random.key, 0)
@@ -171,7 +171,7 @@ def test_changing_the_settings_changes_the_spec() -> None:
         assert changed != base and json.loads(json.dumps(changed)) == changed
 
 
-@each_family
+@algorithms(REPRESENTATIVES, IN_A_SPEC)
 def test_overrides_replace_what_the_spec_says(algorithm: str) -> None:
     agent = small(algorithm, ENV)
     settings: dict[str, Any] = {"learning_rate": 0.3, "anneal": True, "axis_name": "d"}

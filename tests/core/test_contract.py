@@ -27,8 +27,10 @@ from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Env, HostEnv
 from tests.helpers import probes
 from tests.helpers.agents import (
+    IN_A_SPEC,
     LEARN_ANYWHERE,
     RECURRENT,
+    REPRESENTATIVES,
     SEARCHING,
     SMALL_ACTOR_CRITIC,
     algorithms,
@@ -261,7 +263,7 @@ def _child_run(spec: dict[str, Any], num_steps: int, results: Any) -> None:
 
 
 @pytest.mark.slow
-@each_family
+@algorithms(REPRESENTATIVES, IN_A_SPEC)
 def test_spawned_process_rebuilds_from_spec(algorithm: str) -> None:
     agent = cartpole(algorithm)
     context = multiprocessing.get_context("spawn")
@@ -289,7 +291,7 @@ def _child_saves(spec: dict[str, Any], folder: str, steps: int) -> None:
 
 
 @pytest.mark.slow
-@ppo_first
+@algorithms(["ppo"], IN_A_SPEC)
 def test_killed_and_restored_goes_on_bit_for_bit(algorithm: str, tmp_path: Path) -> None:
     agent = cartpole(algorithm)
     child = multiprocessing.get_context("spawn").Process(target=_child_saves, args=(agent.spec, str(tmp_path), 3))

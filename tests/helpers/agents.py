@@ -129,10 +129,12 @@ def slow_unless(in_make_test: bool) -> Any:
     return () if in_make_test else pytest.mark.slow
 
 
-LEARN_FROM_ROWS = tuple(name for name in PLAYING if ALGORITHMS[name].family != "evolution")
+IN_A_SPEC = tuple(name for name in PLAYING if name != "dagger")
+"""Algorithms whose agents a spec describes entirely. DAgger's has no parameters of its teacher."""
+LEARN_FROM_ROWS = tuple(name for name in IN_A_SPEC if ALGORITHMS[name].family != "evolution")
 """Algorithms that learn from rollouts and discount rewards."""
-ESTIMATE_VALUES = tuple(name for name in LEARN_FROM_ROWS if name not in ("mpc", "dagger"))
-"""Those of them that estimate values. MPC adds up rewards along its plans, which end at its horizon; DAgger reads no rewards."""
+ESTIMATE_VALUES = tuple(name for name in LEARN_FROM_ROWS if name != "mpc")
+"""Those of them that estimate values. MPC adds up rewards along its plans, which end at its horizon."""
 LEARN_ANYWHERE = tuple(name for name in ESTIMATE_VALUES if name != "alphazero")
 """Those of them that do not plan with the environment itself, and so also learn on the host and from several agents."""
 

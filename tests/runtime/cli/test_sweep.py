@@ -30,7 +30,7 @@ from jaxrl.runtime.training_loop.members import check_hyperparams, check_members
 from jaxrl.runtime.training_loop.plan import make_plan
 from jaxrl.runtime.training_loop.run_config import RunConfig
 from jaxrl.settings.validation import check_seeds, merge_hyperparams
-from tests.helpers.agents import LEARN_FROM_ROWS, PLAYING, gymnax_id
+from tests.helpers.agents import IN_A_SPEC, LEARN_FROM_ROWS, gymnax_id
 from tests.helpers.datasets import random_dataset
 from tests.helpers.paths import ROOT
 
@@ -201,7 +201,7 @@ def test_an_algorithm_without_replay_takes_no_dataset(file: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", PLAYING)
+@pytest.mark.parametrize("algorithm", IN_A_SPEC)
 def test_the_same_words_give_the_same_agent_in_python_train_and_a_sweep(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
