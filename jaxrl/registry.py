@@ -162,7 +162,7 @@ ALGORITHMS = {
             "pqn",
             "PQN",
             "parallelised Q-learning by λ-returns, without replay",
-            actions=("Discrete",),
+            actions=("Discrete", "Box"),
             family="on-policy",
             memory=True,
             paper=Paper("Gallici et al.", 2024, "arXiv:2407.04811"),

@@ -15,14 +15,16 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common.q_learning import act, epsilon, policy
 from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
+from jaxrl.algorithms.pqn_box import bind_box
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.networks import ModelFn, check_q_values, is_recurrent
 from jaxrl.builder.prepare import prepare
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.distributions import select_actions
+from jaxrl.envs import resolve_env
 from jaxrl.exploration.options import Spread
-from jaxrl.models import q_network
+from jaxrl.models import deterministic_policy, q_network
 from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import Learner
@@ -180,16 +182,22 @@ def update(setup: AlgorithmSetup[PQNConfig], learner: Learner, rollout: Rollout)
 
 @with_keywords_of(agent_keywords)
 def make_pqn(env: EnvLike, **keywords: Any) -> Agent:
-    """Parallelised Q-learning (Gallici et al. 2024) for Discrete actions. The hidden layers of the default network
-    are normalised (Ba et al. 2016), unless ``model={"layer_norm": False}``.
+    """Parallelised Q-learning (Gallici et al. 2024) for Discrete actions, or with a policy for a Box between bounds. The hidden
+    layers of the default networks are normalised (Ba et al. 2016), unless ``model={"layer_norm": False}``.
 
     Args:
       model: arguments of ``jaxrl.models.q_network``, such as ``{"core": "gru"}``; or a Model whose outputs are Q-values
         f32[..., n], or a function of (observation_space, action_space) that returns one. Default: an MLP of 2×64, ReLU, for
-        vectors.
+        vectors. For a Box the policy: arguments of ``jaxrl.models.deterministic_policy``, which are those of the critic too; or a
+        Model whose outputs are actions f32[..., d] in [−1, 1]. Default: an MLP of 2×256, ReLU.
     """
     settings, parts = split_keywords(make_pqn, keywords)
-    prepared = prepare(make_pqn, env, PQNConfig, PQNHyperparams, settings, (spaces.Discrete,), q_network, parts, memory=True)
+    kinds, is_box = (spaces.Discrete, spaces.Box), isinstance(resolve_env(env).action_space, spaces.Box)
+    network = deterministic_policy if is_box else q_network
+    about: Any = (PQNConfig, PQNHyperparams, settings, kinds, network, parts)
+    prepared = prepare(make_pqn, env, *about, memory=not is_box)
+    if is_box:
+        return bind_box(prepared, parts["model"])
     check_q_values(parts["model"], prepared.output, prepared.env.action_space)
     if prepared.setup.config.decomposition is not None and is_recurrent(prepared.setup.model):
         raise ValueError("decomposition needs a network without memory in PQN: leave the core out, or use make_r2d2")

@@ -23,7 +23,7 @@ from jaxrl.training import run_iterations
 from jaxrl.types import Model, Rollout, StepInput
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, Tiny, assert_bit_equal, assert_close, outputs_of, run_steps, small
-from tests.helpers.oracles.policy_gradient import FEATURES, B, T, rollout_case, slope
+from tests.helpers.oracles.policy_gradient import FEATURES, B, T, peng_returns, rollout_case, slope
 from tests.helpers.probe_set import PROBES, probe_set
 
 SMALL = partial(q_network, hidden_sizes=(8,), layer_norm=True)
@@ -55,19 +55,6 @@ def pqn_case(seed: int = 0) -> tuple[dict[str, np.ndarray], Rollout]:
     return params, rollout._replace(inputs=jax.tree.map(lambda x: spread(np.asarray(x)), rollout.inputs))
 
 
-def returns(rollout: Rollout, q: np.ndarray, gamma: float, lam: float) -> np.ndarray:
-    """Compute returns (Gallici et al. 2024, algorithm 1), row by row from the last."""
-    found, best = np.zeros((T, B)), q.max(-1)
-    for b in range(B):
-        for t in reversed(range(T)):
-            if not rollout.valid[t, b]:
-                continue
-            goes_on = t + 1 < T and rollout.valid[t + 1, b] and not rollout.truncated[t, b]
-            beyond = lam * found[t + 1, b] + (1 - lam) * best[t + 1, b] if goes_on else best[t + 1, b]
-            found[t, b] = rollout.reward[t, b] + (0 if rollout.terminated[t, b] else gamma * beyond)
-    return found
-
-
 @cache
 def target_fn() -> Any:
     return jit(lambda params, rollout, hp: targets(linear_model(), params, rollout, hp))
@@ -79,7 +66,7 @@ def test_targets_are_lambda_returns_of_the_best_action(lam: float) -> None:
         params, rollout = pqn_case(seed)
         batch, error = target_fn()(params, rollout, HP._replace(q_lambda=lam))
         q = np.asarray(rollout.inputs.obs, np.float64) @ params["w"]
-        expected = returns(rollout, q, HP.gamma, lam)
+        expected = peng_returns(rollout, q, HP.gamma, lam)
         np.testing.assert_allclose(np.asarray(batch.target).reshape(T, B), expected, rtol=1e-4, atol=1e-4)
         chosen = np.take_along_axis(q[:-1], rollout.action[..., None], -1)[..., 0]
         where = rollout.valid
@@ -206,7 +193,7 @@ def test_with_memory_rows_are_sequences_of_the_same_returns() -> None:
         carry = decay * np.where(rollout.inputs.is_first[t, :, None], 0, carry) + rollout.inputs.obs[t] @ params["w"]
         q[t] = carry
     valid = np.asarray(rollout.valid)
-    expected = np.where(valid, returns(rollout, q, HP.gamma, HP.q_lambda), 0)
+    expected = np.where(valid, peng_returns(rollout, q, HP.gamma, HP.q_lambda), 0)
     np.testing.assert_allclose(np.where(valid.T, rows.target, 0), expected.T, rtol=1e-4, atol=1e-4)
     chosen = np.take_along_axis(q[:-1], np.asarray(rollout.action)[..., None], -1)[..., 0]
     np.testing.assert_allclose(np.where(valid.T, error, 0), np.where(valid, expected - chosen, 0).T, rtol=1e-4, atol=1e-4)
@@ -252,7 +239,7 @@ def test_a_team_value_needs_single_rows() -> None:
 
 
 def test_parts_of_the_wrong_kind() -> None:
-    with pytest.raises(TypeError, match=r"PQN needs a Discrete .*:target_action has Box"):
+    with pytest.raises(TypeError, match="a Q-network needs a Discrete space"):
         small_pqn(probes.target_action())
     for model in (actor_critic, RECURRENT):
         with pytest.raises(TypeError, match=r"^model=.* must give Q-values"):

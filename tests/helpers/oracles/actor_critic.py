@@ -47,13 +47,14 @@ def values_of(agent: Agent, learner: Any, inputs: StepInput, action: Any = None)
     return action_values(setup, network_variables(learner).critic, inputs, action)[0]
 
 
-def learn_q_probes(make: Any, iterations: int = 300) -> dict[str, Any]:
+def learn_q_probes(make: Any, iterations: int = 300, value: Any = values_of) -> dict[str, Any]:
     """Train an agent on each of ``PROBES``. Return values [3, 2] and greedy actions at the observations −1, 0 and 1.
 
     The values are of the actions ∓½ of a Box, or of both Discrete actions.
 
     Args:
       make: Environment with Discrete actions -> agent. On a Box, the two actions are its halves.
+      value: as ``values_of``.
     """
     agent = make(probe_set(*(make() for make, _ in PROBES.values())))
     inputs = first_input(jnp.asarray(SEEN), agent.env.action_space, 3)
@@ -64,8 +65,8 @@ def learn_q_probes(make: Any, iterations: int = 300) -> dict[str, Any]:
         arguments = (policy, agent.algorithm.initial_carry(3), inputs, jnp.arange(3), jax.random.key(0))
         greedy = agent.algorithm.act(*arguments, explore=False)[1]
         if isinstance(agent.env.action_space, spaces.Discrete):
-            return values_of(agent, state.learner, inputs), greedy
-        values = jnp.stack([values_of(agent, state.learner, inputs, a) for a in (-0.5, 0.5)], -1)
+            return value(agent, state.learner, inputs), greedy
+        values = jnp.stack([value(agent, state.learner, inputs, a) for a in (-0.5, 0.5)], -1)
         return values, greedy[..., 0] > (agent.env.action_space.low + agent.env.action_space.high) / 2  # type: ignore[attr-defined]
 
     found = jax.jit(jax.vmap(run), compiler_options=COMPILE_FAST)(jnp.arange(len(PROBES)))

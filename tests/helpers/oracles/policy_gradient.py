@@ -108,3 +108,16 @@ def slope(function: Callable[[Any], float], params: dict[str, np.ndarray], step:
                 both.append(function({**params, name: moved}))
             gradient[name][index] = (both[0] - both[1]) / (2 * step)
     return gradient
+
+
+def peng_returns(rollout: Rollout, q: np.ndarray, gamma: float, lam: float) -> np.ndarray:
+    """Compute returns (Gallici et al. 2024, algorithm 1), row by row from the last."""
+    found, best = np.zeros((T, B)), q.max(-1)
+    for b in range(B):
+        for t in reversed(range(T)):
+            if not rollout.valid[t, b]:
+                continue
+            goes_on = t + 1 < T and rollout.valid[t + 1, b] and not rollout.truncated[t, b]
+            beyond = lam * found[t + 1, b] + (1 - lam) * best[t + 1, b] if goes_on else best[t + 1, b]
+            found[t, b] = rollout.reward[t, b] + (0 if rollout.terminated[t, b] else gamma * beyond)
+    return found
