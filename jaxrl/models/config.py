@@ -33,6 +33,14 @@ CHOICES: dict[str, Collection[Any]] = {
 }
 """Keyword -> its allowed values."""
 
+OF_ONE_CORE = (
+    ("attention", "context", 20),
+    ("attention", "attention_layers", 2),
+    ("attention", "attention_heads", 2),
+    ("attention", "gated", False),
+)
+"""Core, a keyword that only this core has, and its default."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
@@ -97,6 +105,7 @@ class CoreConfig(NetworkConfig):
       context: for "attention", number of rows to which each layer attends, including the current one. Default: 20.
       attention_layers: for "attention", number of layers. Default: 2.
       attention_heads: for "attention", number of heads of each layer, which must divide ``core_size``. Default: 2.
+      gated: for "attention", replace each layer's sums by gates of GRU type, as GTrXL (Parisotto et al. 2020).
     """
 
     core: str | None = None
@@ -104,14 +113,15 @@ class CoreConfig(NetworkConfig):
     context: Count | None = None
     attention_layers: Count | None = None
     attention_heads: Count | None = None
+    gated: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, default in {"context": 20, "attention_layers": 2, "attention_heads": 2}.items():
-            if self.core == "attention":
+        for core, name, default in OF_ONE_CORE:
+            if self.core == core:
                 object.__setattr__(self, name, getattr(self, name) or default)
-            elif (value := getattr(self, name)) is not None:
-                raise ValueError(f"{name}={value} has no effect with core={self.core!r}: it is for core='attention'")
+            elif value := getattr(self, name):
+                raise ValueError(f"{name}={value} has no effect with core={self.core!r}: it is for core={core!r}")
         if self.attention_heads and self.core_size % self.attention_heads:
             raise ValueError(
                 f"attention_heads={self.attention_heads} does not divide core_size={self.core_size}, into equal parts for each "

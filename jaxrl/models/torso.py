@@ -48,6 +48,7 @@ class Network(NamedTuple):
     context: int = 0
     attention_layers: int = 0
     attention_heads: int = 0
+    gated: bool = False
     dropout: float = 0.0
     """Fraction of units that hidden layers drop when a key is given."""
     batch_renorm: bool = False

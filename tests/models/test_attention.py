@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,7 @@ from jax import export
 import jaxrl
 from jaxrl.models import CORES, actor_critic, greedy_policy, q_network
 from jaxrl.models.config import ActorCriticConfig, CoreConfig, GreedyPolicyConfig, QNetworkConfig
-from jaxrl.models.cores import attention, distance_bias
+from jaxrl.models.cores.attention import Gate, attention, distance_bias
 from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.outputs import row_by_row
 from jaxrl.runtime.checkpoint.restore import restore
@@ -79,8 +80,10 @@ def test_an_unroll_is_repeated_steps(context: int, length: int) -> None:
         (actor_critic, {"shared": False, "attention_heads": 3}),
         pytest.param(actor_critic, {"dtype": "bfloat16"}, marks=pytest.mark.slow),
         (greedy_policy, {"use_previous": False, "attention_layers": 1}),
+        (q_network, {"gated": True}),
+        pytest.param(q_network, {"gated": True, "dtype": "bfloat16"}, marks=pytest.mark.slow),
     ],
-    ids=["shared", "separate", "bf16", "greedy"],
+    ids=["shared", "separate", "bf16", "greedy", "gated", "gated, bf16"],
 )
 def test_so_it_is_in_all_networks(make: Any, settings: dict[str, Any]) -> None:
     model, params = made(make, context=3, **settings)
@@ -135,6 +138,16 @@ def norm(x: np.ndarray, layer: dict[str, np.ndarray]) -> np.ndarray:
     return (x - x.mean()) / np.sqrt(x.var() + 1e-6) * layer["scale"] + layer["bias"]
 
 
+def gate(p: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Join the input of a layer with its output: the sum, or GTrXL's gate if there is one."""
+    if p is None:
+        return x + y
+    sigmoid, y = lambda x: 1 / (1 + np.exp(-x)), np.maximum(y, 0)
+    (w_r, w_z, w_h), (u_r, u_z) = np.split(p["output"]["kernel"], 3, 1), np.split(p["input"]["kernel"], 2, 1)
+    r, z = sigmoid(y @ w_r + x @ u_r), sigmoid(y @ w_z + x @ u_z - p["bias"])
+    return (1 - z) * x + z * np.tanh(y @ w_h + (r * x) @ p["reset_input"]["kernel"])
+
+
 def layer_in_numpy(
     p: Any, heads: int, context: int, x: np.ndarray, is_first: np.ndarray, cache: list[tuple[int, np.ndarray, np.ndarray]]
 ) -> np.ndarray:
@@ -151,15 +164,15 @@ def layer_in_numpy(
             logits = [query[parts] @ k / math.sqrt(D / heads) + p["distance_bias"][head, ago] for ago, k, _ in window]
             weights = np.exp(np.array(logits) - max(logits))
             mixed.append(sum(w * v for w, (_, _, v) in zip(weights / weights.sum(), window, strict=True)))
-        row = row + linear(np.concatenate(mixed), p["attention_output"])
+        row = gate(p.get("attention_gate"), row, linear(np.concatenate(mixed), p["attention_output"]))
         hidden = np.maximum(linear(norm(row, p["hidden_norm"]), p["hidden"]), 0)
-        out.append(row + linear(hidden, p["hidden_output"]))
+        out.append(gate(p.get("hidden_gate"), row, linear(hidden, p["hidden_output"])))
     return np.stack(out)
 
 
-@pytest.mark.parametrize("heads", [1, 3])
-def test_one_layer_against_numpy(heads: int) -> None:
-    model, params = made(context=4, attention_layers=1, attention_heads=heads, use_previous=False)
+@pytest.mark.parametrize("heads, gated", [(1, False), (3, False), (2, True)])
+def test_one_layer_against_numpy(heads: int, gated: bool) -> None:
+    model, params = made(context=4, attention_layers=1, attention_heads=heads, gated=gated, use_previous=False)
     inputs, carry = rows(9, starts=0.15), carry_like(model.initial_carry(B))
     q_values = jit(model.unroll)(params, carry, inputs)[1]
 
@@ -171,6 +184,16 @@ def test_one_layer_against_numpy(heads: int) -> None:
         x = layer_in_numpy(p["core_layers"]["layer_0"], heads, 4, x, is_first[:, b], cache)
         x = np.stack([norm(row, p["core_layers"]["norm"]) for row in x])
         np.testing.assert_allclose(q_values[:, b], linear(x, p["q"]), rtol=1e-4, atol=1e-4)
+
+
+def test_a_gated_layer_is_near_the_identity_at_the_start() -> None:
+    """About σ(−2) = 0.12 of its output is new, where a sum is all new."""
+    x, y = np.random.default_rng(0).normal(size=(2, 1000, 64)).astype(np.float32)
+    params = jit(Gate("float32").init)(KEY(), x, y)
+    params = nn.meta.unbox(params)
+    assert {name: part.shape for name, part in params["params"].items() if name == "bias"} == {"bias": (64,)}
+    new = np.asarray(jit(Gate("float32").apply)(params, x, y)) - x
+    assert 0.1 < np.sqrt((new**2).mean()) < 0.35 and (np.asarray(params["params"]["bias"]) == 2).all()
 
 
 @pytest.mark.parametrize("held, context", [(3, 4), (1, 1), (5, 3)])
@@ -335,6 +358,7 @@ def test_initial_kernels_are_scaled_and_the_bias_is_zero() -> None:
     [
         ({"core": "gru", "context": 8}, "context=8 has no effect with core='gru': it is for core='attention'"),
         ({"core": "lstm", "attention_heads": 1}, "attention_heads=1 has no effect with core='lstm'"),
+        ({"core": "gru", "gated": True}, "gated=True has no effect with core='gru': it is for core='attention'"),
         ({"attention_layers": 2}, "attention_layers=2 has no effect with core=None: it is for core='attention'"),
         ({"core": "attention", "context": 0}, "context=0 must be an integer >= 1"),
         ({"core": "attention", "context": 2.5}, r"context=2\.5 must be an integer >= 1"),
@@ -364,8 +388,8 @@ def test_cores_are_listed() -> None:
 
 
 def test_the_command_line_takes_its_arguments() -> None:
-    words = ["--env", "CartPole-v1", "--model", "core=attention", "context=16", "attention_layers=1"]
-    assert parse("ppo", words)[1]["model"] == {"core": "attention", "context": 16, "attention_layers": 1}
+    words = ["--env", "CartPole-v1", "--model", "core=attention", "context=16", "attention_layers=1", "gated=True"]
+    assert parse("ppo", words)[1]["model"] == {"core": "attention", "context": 16, "attention_layers": 1, "gated": True}
 
 
 # --------------------------------------------------------------------------------------------------------------------- algorithms
