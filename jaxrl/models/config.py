@@ -38,6 +38,8 @@ OF_ONE_CORE = (
     ("attention", "attention_layers", 2),
     ("attention", "attention_heads", 2),
     ("attention", "gated", False),
+    ("s5", "s5_layers", 2),
+    ("s5", "state_size", 64),
 )
 """Core, a keyword that only this core has, and its default."""
 
@@ -99,13 +101,16 @@ class CoreConfig(NetworkConfig):
     """Keywords of networks that may have memory.
 
     Args:
-      core: None, "gru" (Cho et al. 2014), "lstm" (Gers et al. 2000), or "attention", a causal transformer over the last rows of
-        an episode (Parisotto et al. 2020). The carry is reset where ``is_first`` is true.
+      core: None, "gru" (Cho et al. 2014), "lstm" (Gers et al. 2000), "attention", a causal transformer over the last rows of
+        an episode (Parisotto et al. 2020), or "s5", linear recurrences over all of its rows (Smith et al. 2023; Lu et al. 2023).
+        The carry is reset where ``is_first`` is true.
       core_size: units of the core.
       context: for "attention", number of rows to which each layer attends, including the current one. Default: 20.
       attention_layers: for "attention", number of layers. Default: 2.
       attention_heads: for "attention", number of heads of each layer, which must divide ``core_size``. Default: 2.
       gated: for "attention", replace each layer's sums by gates of GRU type, as GTrXL (Parisotto et al. 2020).
+      s5_layers: for "s5", number of layers. Default: 2.
+      state_size: for "s5", complex numbers in the state of each layer. Default: 64.
     """
 
     core: str | None = None
@@ -114,6 +119,8 @@ class CoreConfig(NetworkConfig):
     attention_layers: Count | None = None
     attention_heads: Count | None = None
     gated: bool = False
+    s5_layers: Count | None = None
+    state_size: Count | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -49,6 +49,8 @@ class Network(NamedTuple):
     attention_layers: int = 0
     attention_heads: int = 0
     gated: bool = False
+    s5_layers: int = 0
+    state_size: int = 0
     dropout: float = 0.0
     """Fraction of units that hidden layers drop when a key is given."""
     batch_renorm: bool = False

@@ -36,6 +36,22 @@ def sequence(action_space: spaces.Space, seed: int = 0) -> StepInput:
     return StepInput(jnp.float32(obs), jnp.asarray(action, zeros(action_space).dtype), jnp.float32(reward), is_first)
 
 
+def rows(length: int, size: int = B, starts: float = 0.0, seed: int = 0) -> StepInput:
+    """Return inputs [T, B], of which a fraction of ``starts`` begin an episode."""
+    rng = np.random.default_rng(seed)
+    obs, reward = rng.normal(size=(length, size, 3)), rng.normal(size=(length, size))
+    action, is_first = rng.integers(4, size=(length, size)), rng.random((length, size)) < starts
+    return StepInput(jnp.float32(obs), jnp.int32(action), jnp.float32(reward), jnp.asarray(is_first))
+
+
+def carry_like(carry: Any, seed: int = 5) -> Any:
+    """Return a random carry, in which some rows are not valid."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda x: jnp.asarray(rng.random(x.shape) < 0.7 if x.dtype == bool else rng.normal(size=x.shape), x.dtype), carry
+    )
+
+
 BOARD = spaces.Box(0, 1, (10, 10, 4), np.float32)
 
 

@@ -25,12 +25,12 @@ from jaxrl.runtime.checkpoint.store import save
 from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.training import run_iterations
-from jaxrl.types import Agent, Model, StepInput
+from jaxrl.types import Agent, Model
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, assert_close, run_steps, slow_unless, small, small_ppo, to_numpy
-from tests.helpers.networks import DISCRETE, OBSERVATION, jit, shapes_of_a_step
+from tests.helpers.networks import DISCRETE, OBSERVATION, B, carry_like, jit, rows, shapes_of_a_step
 
-D, B = 6, 3
+D = 6
 KEY = partial(jax.random.key, 0)
 SMALL: dict[str, Any] = {"hidden_sizes": (8,), "core": "attention", "core_size": 8, "context": 4}
 
@@ -41,22 +41,6 @@ def made(make: Any = q_network, **settings: Any) -> tuple[Model, Any]:
     model = make(OBSERVATION, DISCRETE, **settings)
     shapes, rng = jax.eval_shape(model.init, KEY(), example_input(OBSERVATION, DISCRETE)), np.random.default_rng(0)
     return model, jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape, scale=0.7), x.dtype), shapes)
-
-
-def rows(length: int, size: int = B, starts: float = 0.0, seed: int = 0) -> StepInput:
-    """Return inputs [T, B], of which a fraction of ``starts`` begin an episode."""
-    rng = np.random.default_rng(seed)
-    obs, reward = rng.normal(size=(length, size, 3)), rng.normal(size=(length, size))
-    action, is_first = rng.integers(4, size=(length, size)), rng.random((length, size)) < starts
-    return StepInput(jnp.float32(obs), jnp.int32(action), jnp.float32(reward), jnp.asarray(is_first))
-
-
-def carry_like(carry: Any, seed: int = 5) -> Any:
-    """Return a random carry, in which some rows are not valid."""
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda x: jnp.asarray(rng.random(x.shape) < 0.7 if x.dtype == bool else rng.normal(size=x.shape), x.dtype), carry
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------------- step and unroll
@@ -384,7 +368,7 @@ def test_dueling_streams_exclude_it() -> None:
 
 
 def test_cores_are_listed() -> None:
-    assert [name for name, core in CORES.items() if core.parallel] == ["attention"]
+    assert [name for name, core in CORES.items() if core.parallel] == ["attention", "s5"]
 
 
 def test_the_command_line_takes_its_arguments() -> None:

@@ -1,4 +1,4 @@
-"""Cores of networks with memory, GRU, LSTM and attention, and such networks as a ``Model``."""
+"""Cores of networks with memory, GRU, LSTM, attention and S5, and such networks as a ``Model``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.models.cores.attention import AttentionCore, empty_cache
+from jaxrl.models.cores.state_space import StateSpaceCore, zero_states
 from jaxrl.models.initialisers import drawn_at_once
 from jaxrl.models.torso import Network
 from jaxrl.settings.loadable import component
@@ -66,6 +67,7 @@ CORES = {
     "gru": Core(_zeros, 3, gru),
     "lstm": Core(lambda network, batch_size: (_zeros(network, batch_size), _zeros(network, batch_size)), 4, lstm),
     "attention": Core(empty_cache, layers=AttentionCore),
+    "s5": Core(zero_states, layers=StateSpaceCore),
 }
 
 

@@ -186,7 +186,7 @@ def test_a_window_begins_with_the_carry_of_acting_or_of_an_episode(of_policy: bo
     np.testing.assert_allclose(slope, jax.grad(after)(params["w"]), rtol=1e-4)
 
 
-@pytest.mark.parametrize("core", ["gru", "lstm", "attention"])
+@pytest.mark.parametrize("core", ["gru", "lstm", "attention", pytest.param("s5", marks=pytest.mark.slow)])
 def test_the_value_of_a_row_depends_on_its_own_action_alone(core: str) -> None:
     """And on all earlier observations: actions enter after the core."""
     observations, actions = spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32)
@@ -258,7 +258,7 @@ def test_seeds_in_a_batch_are_those_alone() -> None:
     assert_close(jax.tree.map(lambda x: x[1], states), alone)
 
 
-@pytest.mark.parametrize("core", ["gru", pytest.param("attention", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("core", ["gru", *(pytest.param(core, marks=pytest.mark.slow) for core in ("attention", "s5"))])
 def test_two_devices_have_the_gradient_of_one(core: str) -> None:
     """All sequences are the same, so draws have no influence."""
     settings = {**SIZES, "replay_ratio": 2, "buffer_size": 240, "tau": 0.1, "anneal": False, "temperature": FixedTemperature(0.1)}
