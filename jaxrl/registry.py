@@ -396,7 +396,7 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "ppolstm": ("ppo", "--model core=lstm"),
     "ddppo": ("ppo", "--scheme ddppo"),
     "a3c": ("a2c", "--scheme a3c"),
-    "ga3c": ("a2c", "--scheme ga3c"),
+    "ga3c": ("impala", "--scheme ga3c"),
     "vpg": ("reinforce", ""),
     "policygradient": ("reinforce", ""),
     "her": ("sac", "--hindsight future"),

@@ -50,6 +50,11 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
         {"file": "rows.npz", "total_steps": 4096, "iterations": 2},
         r"\d+ rows of each of 8 environments to learn from\nreturn of the policy learnt from the file: \d+\.\d",
     ),
+    "ga3c": (
+        {"total_steps": 2048},
+        r"\d+ updates from rollouts of 2 workers, whose parameters were \d\.\d updates old .*\nmean return of \d+ at first, \d+",
+    ),
+    "maml": ({"iterations": 10}, r"at first: error on new tasks \d\.\d\d, .*\nafter 10 updates: error on new tasks \d\.\d\d, "),
     "export_policy": ({"total_steps": 1024}, r"actions: \[[01]( [01]){4}\]"),
     "two_processes": ({"total_steps": 1024}, r"return \d+\.\d"),
     "remote_objects": ({"candidates": 8, "episodes": 1}, r"best of 8 policies: \d+\.\d of 500, mean of all: \d+\.\d"),
