@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from jaxrl.algorithms.reinforce import make_reinforce as make_reinforce
     from jaxrl.algorithms.sac import make_sac as make_sac
     from jaxrl.algorithms.td3 import make_td3 as make_td3
+    from jaxrl.algorithms.vmpo import make_vmpo as make_vmpo
     from jaxrl.builder.spec import build
     from jaxrl.envs import list_envs, make_env
     from jaxrl.runtime.actors.scheme import Scheme

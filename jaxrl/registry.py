@@ -148,6 +148,17 @@ ALGORITHMS = {
             network="actor_critic",
         ),
         Entry(
+            "vmpo",
+            "V-MPO",
+            "maximum a posteriori policy optimisation by the better half of the advantages, on-policy",
+            actions=("Discrete", "MultiDiscrete", "Box"),
+            family="on-policy",
+            memory=True,
+            paper=Paper("Song et al.", 2020, "arXiv:1909.12238"),
+            module="jaxrl.algorithms.vmpo",
+            network="actor_critic",
+        ),
+        Entry(
             "dqn",
             "DQN",
             "deep Q-learning with uniform replay",

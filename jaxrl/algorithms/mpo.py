@@ -7,7 +7,6 @@ Reads top to bottom: settings, state, targets, losses, learning, builder. The im
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -37,16 +36,26 @@ from jaxrl.algorithms.common.off_policy import (
     prepare_off_policy,
 )
 from jaxrl.algorithms.common.offline.conservative_updates import values_of_data
-from jaxrl.algorithms.common.policy_improvement import divergences, improved, likelihood, temperature_loss
+from jaxrl.algorithms.common.policy_improvement import (
+    Duals,
+    divergences,
+    improved,
+    init_duals,
+    kl_bounds,
+    likelihood,
+    refuse_other_bounds,
+    temperature_loss,
+    trust_region,
+)
 from jaxrl.algorithms.common.soft_policy import act
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.exploration.action_noise import standard_normal
-from jaxrl.optimize.gradients import pmean
+from jaxrl.optimize.gradients import mean_gradient
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay.transitions import bootstrapped
 from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.validation import Count, Positive, refuse_unused
+from jaxrl.settings.validation import Count, Positive
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, PyTree, StepInput
 
 OF_TARGET, OF_POLICY = 5, 6
@@ -92,15 +101,6 @@ class MPOHyperparams(NamedTuple):
     total_steps: shared.TotalSteps = 0.0
 
 
-class Duals(NamedTuple):
-    """Temperature and Lagrange multipliers, each the softplus of what is stored."""
-
-    temperature: Array
-    """η, f32[]."""
-    multipliers: tuple[Array, ...]
-    """Weights of the KL divergences: for a Box f32[d] of the mean and of the deviation, for Discrete actions f32[]."""
-
-
 class MPOState(TargetLearner):
     """Learner state of MPO. ``opt_state`` holds the states of the networks' optimisers, and of that of the duals."""
 
@@ -114,13 +114,7 @@ MULTIPLIERS = {"mean": 10.0, "deviation": 1000.0, "discrete": 10.0}
 def init(setup: ActorCriticSetup[MPOConfig], key: Key, hyperparams: MPOHyperparams) -> MPOState:
     network_key, learner_key = jax.random.split(key)
     params, _, opt_states = init_networks(setup, network_key, hyperparams)
-    raw = lambda x: jnp.log(jnp.expm1(jnp.minimum(x, 80.0))) + jnp.maximum(x - 80.0, 0.0)  # noqa: E731 # inverse of softplus
-    if isinstance(setup.action_space, spaces.Box):
-        size = math.prod(setup.action_space.shape)
-        multipliers = tuple(jnp.full(size, raw(MULTIPLIERS[name]), jnp.float32) for name in ("mean", "deviation"))
-    else:
-        multipliers = (raw(jnp.float32(MULTIPLIERS["discrete"])),)
-    duals = Duals(raw(hyperparams.temperature), multipliers)
+    duals = init_duals(setup.action_space, hyperparams.temperature, MULTIPLIERS)
     opt_state = (opt_states, optax.adam(hyperparams.dual_learning_rate).init(duals))
     fields = (hyperparams, (), learner_key, jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, params), init_replay(setup))
     return MPOState(params, opt_state, *fields, duals)
@@ -176,27 +170,27 @@ def policy_losses(
     The policy minimises −E[Σ q(a)·log π(a | s)] + α·KL(π⁻ ‖ π), and a multiplier α·(bound − KL) (Abdolmaleki et al. 2018a, eq. 10
     to 12).
     """
-    batch, is_box = update.batch, isinstance(setup.action_space, spaces.Box)
-    mean, bounds = setup.valid_mean(batch.valid), (hp.mean_kl, hp.deviation_kl) if is_box else (hp.discrete_kl,)
+    batch, bounds = update.batch, kl_bounds(setup.action_space, hp)
+    mean = setup.valid_mean(batch.valid)
     old, noise, values = jax.lax.stop_gradient(sampled_values(setup, targets, batch.inputs, update, OF_POLICY))
     prior = jax.nn.log_softmax(old.logits).T if isinstance(old, Categorical) else 0.0
     new = lambda actor: setup.model.apply(actor, (), batch.inputs)[1]  # noqa: E731
 
     def of_policy(duals: Duals, actor: PyTree) -> tuple[Array, dict[str, Array]]:
-        temperature, multipliers = jax.tree.map(jax.nn.softplus, duals)
+        temperature, multipliers = duals.positive
         weights, _ = improved(values, temperature, prior)
         apart = [mean(each) for each in divergences(old, new(actor))]
         loss = -mean((weights * likelihood(old, new(actor), noise)).sum(0))
-        penalty = sum((alpha * each).sum() for alpha, each in zip(multipliers, apart, strict=True))
-        logged = {"losses/policy_kl": sum(each.sum() for each in apart), "losses/temperature": temperature}
+        penalty, _ = trust_region(multipliers, bounds, apart)
+        logged = {"losses/policy_kl": jnp.asarray(sum(each.sum() for each in apart)), "losses/temperature": temperature}
         return loss + penalty, {"losses/actor_loss": loss, **logged}
 
-    def of_duals(actor: PyTree, duals: Duals) -> Array:
-        temperature, multipliers = jax.tree.map(jax.nn.softplus, duals)
+    def of_duals(actor: PyTree, duals: Duals) -> tuple[Array, dict[str, Array]]:
+        temperature, multipliers = duals.positive
         improvement = mean(improved(values, temperature, prior)[1])
+        apart = [mean(each) for each in divergences(old, new(actor))]
         loss = temperature_loss(improvement, temperature, hp.improvement_kl)
-        apart = jax.lax.stop_gradient([mean(each) for each in divergences(old, new(actor))])
-        return loss + sum((a * (bound - each)).sum() for a, bound, each in zip(multipliers, bounds, apart, strict=True))
+        return loss + trust_region(multipliers, bounds, apart)[1], {}
 
     return of_policy, of_duals
 
@@ -220,7 +214,7 @@ def learn(setup: ActorCriticSetup[MPOConfig], learner: MPOState) -> tuple[MPOSta
             setup, learner, hp.gamma, partial(critic_update, targets), before, updates
         )
         of_policy, of_duals = policy_losses(setup, hp, targets, last)
-        slope = pmean(jax.grad(partial(of_duals, params.actor))(duals), setup.axis_name)
+        slope, _ = mean_gradient(partial(of_duals, params.actor), duals, setup.axis_name)
         actor, actor_state, logged = nets.actor.single_step(partial(of_policy, duals), params.actor, opt_states.actor)
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
         step, dual_state = adam.update(slope, dual_state)
@@ -254,8 +248,7 @@ def make_mpo(env: EnvLike, **keywords: Any) -> Agent:
     kinds = (spaces.Box, spaces.Discrete)
     prepared, setup = prepare_off_policy(make_mpo, env, MPOConfig, MPOHyperparams, keywords, kinds)
     check_policy(keywords.get("model"), prepared.output, setup.action_space)
-    unused = ("discrete_kl",) if isinstance(setup.action_space, spaces.Box) else ("mean_kl", "deviation_kl")
-    refuse_unused(prepared.hyperparams, MPOHyperparams(), unused, f"on {setup.action_space}")
+    refuse_other_bounds(setup.action_space, prepared.hyperparams)
     if isinstance(setup.action_space, spaces.Discrete) and setup.config.samples != MPOConfig().samples:
         raise ValueError(f"samples={setup.config.samples} has no effect on {setup.action_space}: sums over it are exact")
     return prepared.bind(make_algorithm(setup))

@@ -14,7 +14,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common import on_policy
-from jaxrl.algorithms.common.on_policy import OnPolicyConfig, act, drawn_actions, mean_kl, observe, prepare_actor_critic
+from jaxrl.algorithms.common.on_policy import (
+    OnPolicyConfig,
+    act,
+    drawn_actions,
+    items_to_shuffle,
+    mean_kl,
+    observe,
+    prepare_actor_critic,
+)
 from jaxrl.algorithms.common.ppo_objectives import Clip, Drift, KLPenalty
 from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup
@@ -147,9 +155,7 @@ def targets(model: Model, config: PPOConfig, learner: Any, rollout: Rollout, hp:
         valid=rollout.valid,
         policy=jax.tree.map(lambda x: x[:-1], output.policy) if isinstance(config.surrogate, KLPenalty) else (),
     )
-    if jax.tree.leaves(rollout.carry):
-        return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=rollout.carry)
-    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
+    return items_to_shuffle(rows, rollout.carry)
 
 
 def ppo_loss(

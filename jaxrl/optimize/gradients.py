@@ -24,6 +24,15 @@ def pmean(x: PyTree, axis_name: str | None) -> PyTree:
     return x if axis_name is None else jax.lax.pmean(x, axis_name)
 
 
+def gathered(x: Array, axis_name: str | None) -> Array:
+    """Return the arrays [N, ...] of all devices of a mapped axis, one after the other, the same on each device."""
+    if axis_name is None:
+        return x
+    # A sum, because reductions are ordered on a CPU and gathers are not (``jaxrl.xla.ordered_collectives``).
+    empty = jnp.zeros((jax.lax.axis_size(axis_name), *x.shape), x.dtype)
+    return jax.lax.psum(empty.at[jax.lax.axis_index(axis_name)].set(x), axis_name).reshape(-1, *x.shape[1:])
+
+
 def valid_mean(valid: Array, axis_name: str | None = None) -> Callable[[Array], Array]:
     """Return a function that maps x [..., *rows] to its mean over valid rows, [...]; 0 if no row is valid.
 

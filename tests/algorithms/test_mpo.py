@@ -17,8 +17,8 @@ from scipy.special import logsumexp
 from jaxrl import make_mpo
 from jaxrl.algorithms import mpo
 from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, Ensemble, draw_updates
-from jaxrl.algorithms.common.policy_improvement import divergences, improved, temperature_loss
-from jaxrl.algorithms.mpo import OF_POLICY, OF_TARGET, Duals, MPOConfig, MPOHyperparams
+from jaxrl.algorithms.common.policy_improvement import Duals, divergences, improved, temperature_loss
+from jaxrl.algorithms.mpo import OF_POLICY, OF_TARGET, MPOConfig, MPOHyperparams
 from jaxrl.distributions import Categorical, Normal, TanhNormal
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.action_noise import standard_normal
@@ -142,9 +142,10 @@ def test_targets_and_losses_are_the_papers(kind: str) -> None:
         of_policy, of_duals = mpo.policy_losses(own, hp, targets, now)
         y = mpo.target(own, targets, now)
         by_policy = jax.value_and_grad(partial(of_policy, duals), has_aux=True)(actor)
-        return y, mpo.critic_loss(own, critic, y, now)[0], by_policy, jax.value_and_grad(partial(of_duals, actor))(duals)
+        by_duals = jax.value_and_grad(partial(of_duals, actor), has_aux=True)(duals)
+        return y, mpo.critic_loss(own, critic, y, now)[0], by_policy, by_duals
 
-    y, td, ((loss, logged), slopes), (dual_loss, dual_slopes) = jit(run)(actor, duals)
+    y, td, ((loss, logged), slopes), ((dual_loss, _), dual_slopes) = jit(run)(actor, duals)
     of, _, following = old_values(kind, old_actor, target_critic, now.batch.next_inputs, now, OF_TARGET)
     prior = np.exp(log_softmax(of(old_actor, "logits"))).T if kind == "categorical" else 1 / SAMPLES
     np.testing.assert_allclose(y, now.batch.reward + now.batch.discount * (prior * following).sum(0), rtol=1e-4, atol=1e-4)
@@ -223,7 +224,7 @@ def test_updates_are_those_of_a_loop() -> None:
             gradient = jax.grad(partial(mpo.critic_loss, setup), has_aux=True)(critic, y, now)[0]
             critic = jax.tree.map(lambda p, g: p - 0.05 * g, critic, gradient)
         of_policy, of_duals = mpo.policy_losses(setup, hp, targets, now)
-        step, state = adam.update(jax.grad(partial(of_duals, actor))(duals), state)
+        step, state = adam.update(jax.grad(partial(of_duals, actor), has_aux=True)(duals)[0], state)
         gradient = jax.grad(partial(of_policy, duals), has_aux=True)(actor)[0]
         actor = jax.tree.map(lambda p, g: p - 0.02 * g, actor, gradient)
         duals = optax.apply_updates(duals, step)

@@ -42,6 +42,7 @@ BUILDERS = [
         "reinforce",
         "sac",
         "td3",
+        "vmpo",
     )
 ]
 COMPONENTS = {

@@ -15,7 +15,7 @@ import pytest
 
 from jaxrl.agent import policy_shapes
 from jaxrl.algorithms import ALGORITHMS
-from jaxrl.builder.spec import algorithm_name
+from jaxrl.builder.spec import brief
 from jaxrl.builder.teacher import Teacher, teacher_of
 from jaxrl.distributions import Normal
 from jaxrl.models import ActorCriticOutput, actor_critic, q_network
@@ -71,7 +71,8 @@ def tiny(algorithm: str) -> Tiny:
 
 def outputs_of(agent: Agent, learner: Any, inputs: StepInput) -> Any:
     """Return the output of the model of an algorithm with one model."""
-    model = tiny(algorithm_name(agent.spec).lower()).settings["model"](agent.env.observation_space, agent.env.action_space)
+    name = brief(agent.spec["builder"]).removeprefix("make_")
+    model = tiny(name).settings["model"](agent.env.observation_space, agent.env.action_space)
     return model.apply(learner.params, (), inputs)[1]
 
 

@@ -83,6 +83,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Cases]] = {
             "plain": {"model": {"hidden_sizes": (8,), "layer_norm": False}, "exploration": {"name": "spread", "exponent": 3.0}},
         },
     ),
+    "vmpo": ("CartPole-v1", {**ACTOR_CRITIC, **MINIBATCHES}, ON_POLICY),
     "dqn": (
         "CartPole-v1",
         Q_LEARNING,

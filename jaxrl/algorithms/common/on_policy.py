@@ -116,6 +116,17 @@ def normalized_rollout(statistics: Statistics, rollout: Rollout) -> Rollout:
     )
 
 
+def items_to_shuffle(rows: Any, carry: PyTree) -> Any:
+    """Return rows [T, B] as the items of minibatches: rows [T · B], or with memory sequences [B, T] that begin with ``carry``.
+
+    Args:
+      rows: a NamedTuple of leaves [T, B, ...], with a field ``carry`` that is ().
+    """
+    if jax.tree.leaves(carry):
+        return jax.tree.map(lambda x: x.swapaxes(0, 1), rows)._replace(carry=carry)
+    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
+
+
 def gradients(loss: LossOfRollout, setup: AlgorithmSetup[Any], policy: Policy, rollout: Rollout) -> tuple[PyTree, Metrics]:
     """Implement ``Algorithm.gradients`` for an algorithm with this loss."""
     rows = normalized_rollout(policy.statistics, rollout)
