@@ -26,6 +26,10 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
         {"total_steps": 2048},
         r"plain: norm of the kernels [\d.]+\nwith weight decay: .*; logged at the end: ",
     ),
+    "contrastive_loss": (
+        {"total_steps": 8192},
+        r"PPO: mean return \d+\.\d\nwith CURL: mean return \d+\.\d; \d+% of the views are recognised",
+    ),
     "intrinsic_reward": (
         {"size": 4, "total_steps": 8192, "num_seeds": 2},
         r"PPO: the reward is found by \d of 2 seeds.*\nPPO with RND: the reward is found by \d of 2 seeds; mean return",
