@@ -216,7 +216,7 @@ MEASURED = (
     ),
     Preset("r2d2-memorychain", "r2d2", CHAIN, R2D2_CHAIN, 60_000, 8, Score(1.0, 1.0, 1.0, 169, CPU), 0.9),
     Preset("r2d2-cartpole-hidden", "r2d2", HIDDEN, R2D2_HIDDEN, 150_000, 8, Score(475.4, 444.4, 498.9, 424, CPU), 450),
-    Preset("pqn-pendulum", "pqn", "Pendulum-v1", PQN_PENDULUM, 500_000, 8, Score(-155.0, -160.0, -150.0, 100, CPU_25_17), -200),
+    Preset("pqn-pendulum", "pqn", "Pendulum-v1", PQN_PENDULUM, 500_000, 8, Score(-157.0, -161.2, -153.0, 95, CPU_25_17), -200),
     Preset("sac-pendulum", "sac", "Pendulum-v1", SMALL, 20_000, 8, Score(-151.6, -157.6, -145.9, 160, CPU), -160),
     Preset("sac-pendulum-hidden", "sac", SWING, SAC_SWING, 60_000, 8, Score(-184.0, -210.6, -165.1, 3344, CPU_25_17), -250),
     Preset("crossq-pendulum", "crossq", "Pendulum-v1", CROSSQ_PENDULUM, 9_984, 8, Score(-146.0, -152.3, -139.8, 196, CPU), -160),
