@@ -1,4 +1,4 @@
-"""S5 (Smith et al. 2023) as the core of a network: layers of linear recurrences, computed for all rows at once."""
+"""S5 (Smith et al. 2023) as the core of a network: layers of linear recurrences."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from jaxrl.models.initialisers import Dense, compute_type, dense
 from jaxrl.models.torso import Network
 from jaxrl.types import Array, Key, PyTree
+from jaxrl.xla.platforms import on_cpu
 
 STEP_RANGE = (1e-3, 0.1)
 """Range of the initial step sizes Δ (Smith et al. 2023, appendix B.1.3). States decay within 2 / Δ rows: 20 to 2,000."""
@@ -78,9 +79,10 @@ class StateSpaceLayer(nn.Module):
 
 
 def linear_recurrence(factor: Array, new: Array, state: Array, is_first: Array) -> Array:
-    """Compute x_t = factor·x_{t−1} + new_t for all rows by an associative scan, with x_{t−1} = 0 where an episode starts.
+    """Compute x_t = factor·x_{t−1} + new_t for all rows, with x_{t−1} = 0 where an episode starts.
 
-    The operator of Lu et al. 2023 (section 3.1): what precedes a start has no influence on values or gradients, even NaN.
+    What precedes a start has no influence on values or gradients, even NaN. Accelerators compute rows in parallel; on a CPU the
+    additional work of that takes longer, so rows are computed in turn.
 
     Args:
       factor: c64[P].
@@ -88,15 +90,26 @@ def linear_recurrence(factor: Array, new: Array, state: Array, is_first: Array) 
       state: c64[B, P], that before the first row.
       is_first: bool[T, B].
     """
-    starts = is_first[..., None]
-    new = new.at[0].add(factor * jnp.where(starts[0], 0, state))
+    return on_cpu(factor, new, state, is_first[..., None], cpu=recurrence_by_rows, default=recurrence_by_scan)
+
+
+def recurrence_by_rows(factor: Array, new: Array, state: Array, starts: Array) -> Array:
+    def step(state: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        state = factor * jnp.where(row[1], 0, state) + row[0]
+        return state, state
+
+    return jax.lax.scan(step, state, (new, starts))[1]
+
+
+def recurrence_by_scan(factor: Array, new: Array, state: Array, starts: Array) -> Array:
+    """Compute the rows by an associative scan with the operator of Lu et al. 2023, section 3.1."""
 
     def join(earlier: Any, later: Any) -> Any:
         (factor, total, start), (factors, totals, starts) = earlier, later
         return factor * factors, factors * jnp.where(starts, 0, total) + totals, start | starts
 
-    # Powers of the factor are the same for all environments.
-    powers = jnp.broadcast_to(factor, (len(new), 1, factor.size))
+    new = new.at[0].add(factor * jnp.where(starts[0], 0, state))
+    powers = jnp.broadcast_to(factor, (len(new), 1, factor.size))  # the same for all environments
     return jax.lax.associative_scan(join, (powers, new, starts))[1]
 
 
