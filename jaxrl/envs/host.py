@@ -16,10 +16,10 @@ from jaxrl.types import PyTree
 LEARNING = {"reward_clip", "episodic_life"}
 """Options that help learning but distort scores: evaluation opens the environments without them."""
 
-TOLD = ("lives", "reward", "success", "is_success")
+TOLD = ("lives", "reward", "success", "is_success", "cost")
 """Entries of an environment's info that ``HostStep.info`` keeps if present: Atari's lives and its reward before
-``reward_clip``; whether a robotics or MetaWorld task is solved. One number each. Other entries are dropped, as copying them on
-every row would cost time and have no use."""
+``reward_clip``; whether a robotics or MetaWorld task is solved; the cost of a step, for constraints. One number each. Other
+entries are dropped, as copying them on every row would take time and have no use."""
 
 MOST_ACTIONS = 2**20
 """Most values of a discrete action. An integer with a wider range is treated as a number, not as a choice."""

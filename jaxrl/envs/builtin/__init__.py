@@ -1,4 +1,5 @@
-"""Backend ``jaxrl``: small pure environments of this library, with goals, with several agents, and games of two players."""
+"""Backend ``jaxrl``: small pure environments of this library, with goals, with costs, with several agents, and games of two
+players."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxrl.envs.builtin.bit_flip import bit_flip
+from jaxrl.envs.builtin.hazards import hazards
 from jaxrl.envs.builtin.line_games import connect_four, tic_tac_toe
 from jaxrl.envs.builtin.matrix_game import matrix_game
 from jaxrl.envs.builtin.reach import reach
@@ -18,6 +20,7 @@ from jaxrl.envs.ids import check_name, check_options, defaults_of
 from jaxrl.types import Env
 
 GOALS: dict[str, Callable[..., Env]] = {"BitFlip": bit_flip, "Reach": reach}
+COSTS: dict[str, Callable[..., Env]] = {"Hazards": hazards}
 AGENTS: dict[str, Callable[..., Env]] = {
     "MatrixGame": matrix_game,
     "TwoStep": two_step,
@@ -27,7 +30,7 @@ AGENTS: dict[str, Callable[..., Env]] = {
     "Reference": reference,
 }
 GAMES: dict[str, Callable[..., Env]] = {"TicTacToe": tic_tac_toe, "ConnectFour": connect_four}
-MAKERS = GOALS | AGENTS | GAMES
+MAKERS = GOALS | COSTS | AGENTS | GAMES
 """Functions that make the environments, by name. The options of an environment are the function's arguments."""
 
 
@@ -36,7 +39,8 @@ def list_names() -> list[str]:
 
 
 def family(name: str) -> str:
-    return next(kind for kind, makers in (("goals", GOALS), ("agents", AGENTS), ("games", GAMES)) if name in makers)
+    families = {"goals": GOALS, "costs": COSTS, "agents": AGENTS, "games": GAMES}
+    return next(kind for kind, makers in families.items() if name in makers)
 
 
 def make(name: str, options: dict[str, Any]) -> Env:

@@ -113,10 +113,10 @@ class RepeatState(NamedTuple):
 
 @wrapper
 def action_repeat(env: Env, repeats: int) -> Env:
-    """Repeat each action for ``repeats`` steps, or until the episode ends, and sum the rewards.
+    """Repeat each action for ``repeats`` steps, or until the episode ends, and sum the rewards, and costs in ``info["cost"]``.
 
-    The observation, the flags and ``info`` are those of the last step. The episode limit still counts steps of the wrapped
-    environment. The result is not a goal environment: a sum of rewards cannot be computed from the achieved goal.
+    The observation, the flags and the rest of ``info`` are those of the last step. The episode limit still counts steps of the
+    wrapped environment. The result is not a goal environment: a sum of rewards cannot be computed from the achieved goal.
     """
     repeats, limit = check_count("repeats", repeats), env.max_episode_steps
 
@@ -131,7 +131,9 @@ def action_repeat(env: Env, repeats: int) -> Env:
             elapsed = state.elapsed + 1
             # Enforce the limit here: jaxrl counts only the outer steps.
             truncated = reached.truncated if limit is None else reached.truncated | (elapsed >= limit)
-            reached = reached._replace(reward=before.reward + reached.reward, truncated=truncated)
+            costs = {"cost": before.info["cost"] + reached.info["cost"]} if "cost" in reached.info else {}
+            info = {**reached.info, **costs}
+            reached = reached._replace(reward=before.reward + reached.reward, truncated=truncated, info=info)
             done, new = before.terminated | before.truncated, (RepeatState(env_state, elapsed), reached)
             return jax.tree.map(lambda old, new: jnp.where(done, old, new), carry, new), None
 
