@@ -18,7 +18,7 @@ from jaxrl.replay.dataset_replay import with_attached
 from jaxrl.rollout.agents import num_environment_rows
 from jaxrl.rollout.collect import check_env_params, collect, init_actor
 from jaxrl.rollout.play import play_population, population_metrics
-from jaxrl.settings.validation import merge_hyperparams, setting_types
+from jaxrl.settings.validation import merge_hyperparams, present, setting_types
 from jaxrl.types import (
     Agent,
     AgentState,
@@ -129,7 +129,7 @@ def with_total_steps(agent: Agent, hyperparams: Any, total_steps: int) -> Any:
     if "total_steps" not in getattr(agent.hyperparams, "_fields", ()):
         return hyperparams
     if isinstance(hyperparams, type(agent.hyperparams)):
-        hyperparams = hyperparams._asdict()
+        hyperparams = present(hyperparams)
     elif not isinstance(hyperparams, Mapping | None):
         return hyperparams  # init raises the error
     current = (hyperparams or {}).get("total_steps", 0.0)

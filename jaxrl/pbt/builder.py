@@ -122,10 +122,10 @@ def ranges_of(agent: Agent, space: Any) -> tuple[Dimension, ...]:
     """Return the ranges of a space, checked against the agent's hyperparameters."""
     if not isinstance(space, Mapping) or not space:
         raise ValueError('space must have a hyperparameter, such as {"learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}')
-    kind, dimensions = type(agent.hyperparams), []
+    dimensions = []
     for name, values in space.items():
         if not isinstance(values, Mapping):
             raise TypeError(f'space[{name!r}]={values!r} must be a range, such as {{"low": 0.9, "high": 0.999}}')
-        low, high, log = read_range(name, values, functools.partial(check_hyperparam, kind, name))
+        low, high, log = read_range(name, values, functools.partial(check_hyperparam, agent.hyperparams, name))
         dimensions.append(Dimension(name, low, high, log, hyperparam=name))
     return tuple(dimensions)

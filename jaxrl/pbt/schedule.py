@@ -64,7 +64,7 @@ def replay(agent: Agent, schedule: Schedule) -> Agent:
     schedule = Schedule(check_count("every", schedule.every), {name: [*map(float, x)] for name, x in schedule.values.items()})
     for name, values in schedule.values.items():
         for value in values:
-            check_hyperparam(type(agent.hyperparams), name, value)
+            check_hyperparam(agent.hyperparams, name, value)
     table = {name: jnp.asarray(values, jnp.float32) for name, values in schedule.values.items()}
 
     def step(state: AgentState) -> tuple[AgentState, Metrics]:

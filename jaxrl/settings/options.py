@@ -6,7 +6,8 @@ that of the default, it changes fields of the default. The dotted name of a fiel
 files use the same names.
 
 A number of an option that may be vmapped or scheduled is a hyperparameter. ``hyperparameter`` declares the field with its name
-there, and the option gives its initial value.
+there, and the option gives its initial value. With the default ``ABSENT`` in the Hyperparams it is part of the state only if the
+option is chosen.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from jaxrl.settings.aliases import hint_or, listed, nearest, shortened
 from jaxrl.settings.validation import checked, kinds_of, setting_types
+
+ABSENT: Any = None
+"""Default of a hyperparameter that exists only with the option that holds it."""
 
 
 class Option:

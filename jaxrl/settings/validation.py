@@ -215,14 +215,21 @@ def check_switches(**switches: Any) -> None:
             raise TypeError(f"{name}={shortened(value)} must be True or False")
 
 
-def check_hyperparam(hyperparams: type, name: str, value: Any) -> None:
-    """Check a value against the Hyperparams of an algorithm. Traced values are not checked."""
-    types = setting_types(hyperparams)
+def check_hyperparam(defaults: Any, name: str, value: Any) -> None:
+    """Check a value against the Hyperparams of an agent. Traced values are not checked."""
+    types = setting_types(type(defaults))  # type: ignore[arg-type]
     if name not in types:
         hint = nearest(name, types)
         said = hint_or(hint, f"Sizes and switches belong to the builder. Allowed: {sorted(types)}.")
         raise TypeError(f"unknown hyperparameter {name!r}.{said}")
+    if getattr(defaults, name) is None:
+        raise ValueError(f"{name} has no effect, because the agent was built without the option that it belongs to: leave it out")
     check_number(name, value, _range_of(types[name]))
+
+
+def present(hyperparams: Any) -> dict[str, Any]:
+    """Return the hyperparameters of a NamedTuple, without those of options that the agent lacks, which are None."""
+    return {name: value for name, value in hyperparams._asdict().items() if value is not None}
 
 
 def merge_hyperparams(defaults: H, changes: Any) -> H:
@@ -234,15 +241,15 @@ def merge_hyperparams(defaults: H, changes: Any) -> H:
     if changes is None:
         changes = {}
     elif isinstance(changes, type(defaults)):
-        changes = changes._asdict()  # type: ignore[attr-defined]
+        changes = present(changes)
     elif not isinstance(changes, Mapping):
         raise TypeError(f"hyperparams must be a mapping or a {type(defaults).__name__}, not {type(changes).__name__}")
     for name, value in changes.items():
-        check_hyperparam(type(defaults), name, value)
+        check_hyperparam(defaults, name, value)
     import jax.numpy as jnp
 
     merged: PyTree = {**defaults._asdict(), **changes}  # type: ignore[attr-defined]
-    return type(defaults)(**{name: jnp.asarray(value, jnp.float32) for name, value in merged.items()})
+    return type(defaults)(**{name: None if x is None else jnp.asarray(x, jnp.float32) for name, x in merged.items()})
 
 
 def added(default: Any, *, compare: bool = True) -> Any:

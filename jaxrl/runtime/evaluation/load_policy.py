@@ -158,7 +158,8 @@ def _last_policies(agent: Agent, saved: Path, run: str | None) -> tuple[Policy, 
     arrays = jax.tree_util.tree_map_with_path(lambda path, _: found.get(f".learner{jax.tree_util.keystr(path)}"), learner)
     num_members, pairs = len(jax.tree.leaves(arrays.params)[0]), zip(agent.hyperparams, arrays.hyperparams, strict=True)
     # None: the hyperparameter did not exist yet.
-    numbers = [np.full(num_members, default, np.float32) if there is None else there for default, there in pairs]
+    missing = lambda default: None if default is None else np.full(num_members, default, np.float32)  # noqa: E731
+    numbers = [missing(default) if there is None else there for default, there in pairs]
     keys = jax.vmap(jax.random.key)(np.zeros(num_members, np.uint32))
     learners = arrays._replace(hyperparams=type(agent.hyperparams)(*numbers), key=keys)
     return jax.vmap(agent.algorithm.policy)(learners), info.step

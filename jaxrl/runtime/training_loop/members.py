@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.settings.validation import check_hyperparam
+from jaxrl.settings.validation import check_hyperparam, present
 from jaxrl.types import Agent
 
 
@@ -15,13 +15,13 @@ def check_hyperparams(agent: Agent, hyperparams: Any, num_seeds: int) -> dict[st
     """Return the hyperparameters to change, rounded to f32: each a float, or a list of one float per seed."""
     if hyperparams is None:
         return None
-    values = hyperparams._asdict() if hasattr(hyperparams, "_asdict") else hyperparams
+    values = present(hyperparams) if hasattr(hyperparams, "_asdict") else hyperparams
     if not isinstance(values, Mapping):
         raise TypeError(f"hyperparams must be a mapping or the algorithm's NamedTuple, not {type(values).__name__}")
     checked: dict[str, Any] = {}
     for name, value in values.items():
         for number in np.ravel(value).tolist():
-            check_hyperparam(type(agent.hyperparams), name, number)
+            check_hyperparam(agent.hyperparams, name, number)
         array = np.asarray(value, np.float32)
         if array.shape not in ((), (num_seeds,)):
             raise ValueError(
