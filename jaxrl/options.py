@@ -3,6 +3,7 @@
 ``jaxrl.settings.options`` says how they are written in data, flags and sweep files.
 """
 
+from jaxrl.algorithms.common.constraints.lagrangian import Lagrangian
 from jaxrl.algorithms.common.critic_ensemble import Ensemble
 from jaxrl.algorithms.common.deterministic_policy import Cloning, ReBRAC
 from jaxrl.algorithms.common.distributional_critics import Atoms, Quantiles
@@ -59,6 +60,7 @@ __all__ = [
     "HLGauss",
     "KLPenalty",
     "LagrangeCQL",
+    "Lagrangian",
     "LearnedTemperature",
     "LowRankNoise",
     "Munchausen",

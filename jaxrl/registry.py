@@ -352,6 +352,8 @@ _ELSEWHERE: dict[str, tuple[str, str]] = {
     "d4pg": ("ddpg", "--critics atoms --n-step 5 --replay prioritized"),
     "dpo": ("ppo", "--surrogate drift"),
     "rpo": ("ppo", "--mean-noise 0.5"),
+    "ppolag": ("ppo", "--constraint lagrangian --constraint.kp 0 --constraint.kd 0"),
+    "cppopid": ("ppo", "--constraint lagrangian"),
     "ddqn": ("dqn", "--bootstrap double"),
     "duelingdqn": ("dqn", "--model dueling=True"),
     "noisydqn": ("dqn", "--noise noisy"),

@@ -14,16 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common import on_policy
-from jaxrl.algorithms.common.on_policy import (
-    OnPolicyConfig,
-    act,
-    drawn_actions,
-    items_to_shuffle,
-    mean_kl,
-    observe,
-    prepare_actor_critic,
-)
-from jaxrl.algorithms.common.ppo_objectives import Clip, Drift, KLPenalty
+from jaxrl.algorithms.common.constraints import lagrangian
+from jaxrl.algorithms.common.constraints.lagrangian import Lagrangian, constrained, observe, prepare_constraint, update_multiplier
+from jaxrl.algorithms.common.on_policy import OnPolicyConfig, act, drawn_actions, items_to_shuffle, mean_kl, prepare_actor_critic
+from jaxrl.algorithms.common.ppo_objectives import Clip, Drift, KLPenalty, mean_noise_keys, with_mean_noise
 from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.intrinsic.part import with_intrinsic
@@ -48,6 +42,7 @@ from jaxrl.rollout.running_statistics import (
     values_in_units,
 )
 from jaxrl.settings import hyperparams as shared
+from jaxrl.settings.options import ABSENT
 from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout, StepInput
 
@@ -73,6 +68,12 @@ class PPOConfig(OnPolicyConfig):
     mean_noise: NonNegative = added(0.0)
     """Half the width of the uniform noise that gradient steps add to the mean of a policy for Box actions (RPO: Rahman and Xue
     2022); 0: none."""
+    constraint: Lagrangian | None = added(None)
+    """Limit on the cost of episodes, ``info["cost"]`` of the environment; None: no limit."""
+
+    @property
+    def num_values(self) -> int | None:
+        return None if self.constraint is None else 2
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
@@ -96,10 +97,11 @@ class PPOHyperparams(NamedTuple):
     vf_coef: shared.VfCoef = 0.5
     max_grad_norm: shared.MaxGradNorm = 0.5
     total_steps: shared.TotalSteps = 0.0
-
-
-NOISE = 2**32 - 1
-"""Stream of random numbers for ``mean_noise``."""
+    cost_limit: lagrangian.CostLimit = ABSENT
+    pid_kp: lagrangian.Kp = ABSENT
+    pid_ki: lagrangian.Ki = ABSENT
+    pid_kd: lagrangian.Kd = ABSENT
+    cost_smoothing: lagrangian.Smoothing = ABSENT
 
 
 class Batch(NamedTuple):
@@ -122,6 +124,8 @@ class Batch(NamedTuple):
     """With ``KLPenalty``, the distribution of the policy that acted."""
     noise: PyTree = ()
     """With ``mean_noise``, what is added to the mean."""
+    cost: PyTree = ()
+    """With a constraint, ``CostTargets``."""
 
 
 ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
@@ -129,7 +133,8 @@ ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
 
 
 def init(setup: AlgorithmSetup[PPOConfig], key: Key, hyperparams: PPOHyperparams) -> Any:
-    return setup.config.surrogate.with_state(on_policy.init(setup, key, hyperparams, values=setup.config.normalize_values))
+    learner = setup.config.surrogate.with_state(on_policy.init(setup, key, hyperparams, values=setup.config.normalize_values))
+    return lagrangian.with_constraint_state(setup, learner)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- update
@@ -155,6 +160,8 @@ def targets(model: Model, config: PPOConfig, learner: Any, rollout: Rollout, hp:
         valid=rollout.valid,
         policy=jax.tree.map(lambda x: x[:-1], output.policy) if isinstance(config.surrogate, KLPenalty) else (),
     )
+    if config.constraint is not None:
+        rows = constrained(rows, learner.constraint, rollout, output.cost_value, hp)
     return items_to_shuffle(rows, rollout.carry)
 
 
@@ -177,26 +184,12 @@ def ppo_loss(
         "losses/entropy": entropy,
         "losses/approx_kl": ratio - 1 - log_ratio,
     }
+    if config.constraint is not None:
+        of_costs = batch._replace(target=batch.cost.target, value=batch.cost.value)
+        logged["losses/cost_value_loss"] = 0.5 * config.surrogate.value_error(hp, of_costs, output.cost_value)
+        value_loss = value_loss + logged["losses/cost_value_loss"]
     total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
     return valid_means(total, logged, batch.valid, axis_name)
-
-
-def mean_noise_keys(config: PPOConfig, key: Key, axis_name: str | None) -> Key | None:
-    """Return a key for each epoch, which no other device has and ``minibatches`` does not use; None without ``mean_noise``."""
-    if not config.mean_noise:
-        return None
-    own = jax.random.fold_in(key, NOISE)
-    return jax.random.split(
-        own if axis_name is None else jax.random.fold_in(own, jax.lax.axis_index(axis_name)), config.num_epochs
-    )
-
-
-def with_mean_noise(config: PPOConfig, batch: Batch, key: Key | None) -> Batch:
-    """Draw the noise of an epoch, with ``mean_noise``."""
-    if key is None:
-        return batch
-    width = config.mean_noise
-    return batch._replace(noise=jax.random.uniform(key, batch.action.shape, minval=-width, maxval=width))
 
 
 Carry: TypeAlias = tuple[Progress, Array | None]
@@ -205,6 +198,7 @@ Carry: TypeAlias = tuple[Progress, Array | None]
 
 def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> tuple[Any, Metrics]:
     config, hp = setup.config, setup.current(learner)
+    learner, cost_metrics = update_multiplier(setup, learner, rollout, hp)
     descent, raw = setup.descent(hp, learner.params), targets(setup.model, config, learner, rollout, hp)
     moments, batch = normalized_values(learner.statistics.values, raw, setup.axis_name)
     sizes = (batch.valid.shape[0], rollout.env_id.shape[0], config.num_epochs, config.num_minibatches)
@@ -231,13 +225,13 @@ def update(setup: AlgorithmSetup[PPOConfig], learner: Any, rollout: Rollout) -> 
     start = (descent.start(learner.params, learner.opt_state), jnp.array(True) if config.stop_kl else None)
     (progress, _), (logged, going) = jax.lax.scan(epoch, start, (order, noise_keys))
     learnt, metrics = descent.finish(progress), mean_over_taken_steps(unstack(logged), going)
-    error = raw.advantage if setup.intrinsic is None else raw.target - raw.value
+    error = raw.advantage if setup.intrinsic is None and config.constraint is None else raw.target - raw.value
     metrics["losses/explained_variance"] = explained_variance(raw.target, error, raw.valid, setup.axis_name)
     parts = config.num_minibatches * config.accumulation_steps
     measure = partial(mean_kl, setup.model, learnt["params"], batch, parts, setup.axis_name)
     fields, refresh_metrics = config.surrogate.refresh(learner, measure)
     statistics = update_statistics(learner.statistics, rollout, hp.gamma, setup.axis_name)._replace(values=moments)
-    return setup.updated(learner, hp, metrics | refresh_metrics, **learnt, statistics=statistics, **fields)
+    return setup.updated(learner, hp, metrics | refresh_metrics | cost_metrics, **learnt, statistics=statistics, **fields)
 
 
 def make_algorithm(setup: AlgorithmSetup[PPOConfig]) -> Algorithm:
@@ -253,7 +247,7 @@ def make_ppo(env: EnvLike, **keywords: Any) -> Agent:
     Args:
       extra_losses: one ``ExtraLoss`` or several, (params, Batch) -> (loss to add, scalars to log).
     """
-    prepared = prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, keywords)
+    prepared = prepare_constraint(prepare_actor_critic(make_ppo, env, PPOConfig, PPOHyperparams, keywords))
     config, network = prepared.setup.config, prepared.setup.model
     config.surrogate.check_policy(prepared.output.policy)
     if config.mean_noise and not hasattr(prepared.output.policy, "mean"):

@@ -260,8 +260,19 @@ def to_rollout(
     )
 
 
+def example_info(env: Env) -> dict[str, Any]:
+    """Return the shapes of an environment's ``info``, of one step, without running it."""
+
+    def first_step(key: Key) -> dict[str, Array]:
+        action = zeros(env.action_space, (env.num_agents,) * (env.num_agents > 0))
+        return env.step(key, env.reset(key, env.params)[0], action, env.params)[1].info
+
+    return jax.eval_shape(first_step, jax.eval_shape(lambda: jax.random.key(0)))
+
+
 def example_rollout(algorithm: Algorithm, env: Env | HostEnv, policy: Policy, num_lanes: int, num_rows: int) -> Rollout:
-    """Return a rollout of zeros with the shapes of ``collect``, without running an environment."""
+    """Return a rollout of zeros with the shapes of ``collect``, without running an environment. The ``info`` of host environments
+    is not known, so theirs has a cost alone."""
     first = first_input(zeros(env.observation_space, (num_lanes,)), env.action_space, num_lanes)
     carry, env_id = algorithm.initial_carry(num_lanes), jnp.arange(num_lanes, dtype=jnp.int32)
     _, action, extras = algorithm.act(policy, carry, first, env_id, jax.random.key(0), explore=True)
@@ -269,8 +280,10 @@ def example_rollout(algorithm: Algorithm, env: Env | HostEnv, policy: Policy, nu
     def rows(tree: PyTree, length: int = num_rows) -> Any:
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (length, *x.shape)), tree)
 
-    no = jnp.zeros(num_lanes, bool)
-    outcome = StepOutcome(first.prev_reward, no, no, ~no, {}, no_episode(num_lanes, jnp), no)
+    no, own = jnp.zeros(num_lanes, bool), env.num_agents > 0
+    told = example_info(env) if isinstance(env, Env) else {"cost": jax.ShapeDtypeStruct((1,) * own, jnp.float32)}
+    info = {name: jnp.zeros((num_lanes, *x.shape[own:]), x.dtype) for name, x in told.items()}
+    outcome = StepOutcome(first.prev_reward, no, no, ~no, info, no_episode(num_lanes, jnp), no)
     version = jnp.broadcast_to(policy.version, env_id.shape)
     return to_rollout(rows(first, num_rows + 1), rows((action, extras)), rows(outcome), carry, env_id, version)
 

@@ -238,12 +238,16 @@ def update_statistics(statistics: Statistics, rollout: Rollout, gamma: Array | f
         obs = jax.tree.map(lambda x: x[:-1], rollout.inputs.obs)
         observations = update_moments(observations, obs, rollout.valid, axis_name)
     if rewards:
-        # An invalid row ends the sum only if it was spent on a reset, that is, if an episode starts next. Padding continues it.
-        first, next_first = rollout.inputs.is_first[:-1], rollout.inputs.is_first[1:]
-        ends = first | (~rollout.valid & next_first)
-        discount = jnp.where(ends, 0.0, jnp.where(rollout.valid, gamma, 1.0))
+        discount = jnp.where(starts_anew(rollout), 0.0, jnp.where(rollout.valid, gamma, 1.0))
         rewards = update_reward_statistics(rewards, rollout.reward, discount, rollout.valid, rollout.env_id, axis_name)
     return Statistics(observations, rewards, values)
+
+
+def starts_anew(rollout: Rollout) -> Array:
+    """Return bool[T, B], true for rows at which a sum over the rows of an episode begins: its first row, and the reset row before
+    it. Other invalid rows, such as padding, continue the sum."""
+    first, next_first = rollout.inputs.is_first[:-1], rollout.inputs.is_first[1:]
+    return first | (~rollout.valid & next_first)
 
 
 def update_reward_statistics(

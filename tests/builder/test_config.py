@@ -24,7 +24,7 @@ from jaxrl.builder.settings import free_hyperparams, split_settings
 from jaxrl.runtime.training_loop.members import check_hyperparams
 from jaxrl.runtime.training_loop.plan import make_plan
 from jaxrl.runtime.training_loop.run_config import Evaluations, RunConfig
-from jaxrl.settings.options import option_fields
+from jaxrl.settings.options import ABSENT, held_by_options, option_fields
 from jaxrl.settings.validation import (
     Count,
     Numbers,
@@ -71,7 +71,9 @@ def test_each_setting_has_a_range_that_holds_its_default(builder: Builder, confi
         assert type(defaults.pop(name)) in [kind or type(None) for kind in kinds], name
         types |= {f"{name}.{kind.name}.{field}": type_ for kind in kinds if kind for field, type_ in setting_types(kind).items()}
         defaults |= {f"{name}.{kind.name}.{field}": x for kind in kinds if kind for field, x in vars(kind()).items()}
-    for name, default in defaults.items():
+    absent = [name for name, default in defaults.items() if default is ABSENT]
+    assert {*absent} <= {*held_by_options(config)}
+    for name, default in ((name, default) for name, default in defaults.items() if name not in absent):
         plain = (str,) if get_origin(types[name]) is Literal else (tuple,) if types[name] == Numbers else (bool, int, float)
         assert type(default) in plain, name  # no arrays at import
         assert checked(name, default, types[name]) == default and in_words(types[name])

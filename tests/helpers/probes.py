@@ -75,6 +75,20 @@ def action_choice() -> Env:
     return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.helpers.probes:action_choice")
 
 
+def costly_choice(num_agents: int = 0, steps: int = 1) -> Env:
+    """Reward 1 and cost 1 for action 1, nothing for action 0: with a limit the best policy mixes both."""
+    lead = (num_agents,) * (num_agents > 0)
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        return jnp.zeros((), jnp.int32), jnp.zeros((*lead, 1))
+
+    def step(key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        chosen, over = (action == 1).astype(jnp.float32), jnp.full(lead, state + 1 >= steps)
+        return state + 1, _step(jnp.zeros((*lead, 1)), chosen, over, jnp.zeros(lead, bool))._replace(info={"cost": chosen})
+
+    return Env(reset, step, _box(), spaces.Discrete(2), (), "tests.helpers.probes:costly_choice", num_agents=num_agents)
+
+
 def action_by_observation() -> Env:
     """One step, reward +1 when the action matches the sign of a random observation, else −1."""
 

@@ -26,8 +26,6 @@ from jaxrl.rollout.running_statistics import Statistics, init_statistics, normal
 from jaxrl.settings.validation import Count, added
 from jaxrl.types import Agent, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 
-C = TypeVar("C", bound=RolloutConfig)
-
 
 @dataclass(frozen=True)
 class OnPolicyConfig(RolloutConfig):
@@ -45,6 +43,16 @@ class OnPolicyConfig(RolloutConfig):
         """One with normalisation, for its statistics; otherwise none."""
         return int(self.normalize_observations or self.normalize_rewards)
 
+    @property
+    def num_values(self) -> int | None:
+        """Number of values of the model, f32[..., num_values]; None: one, f32[...]."""
+        return None
+
+    def network(self, default: Any) -> Any:
+        return default if self.num_values is None else partial(default, num_values=self.num_values)
+
+
+C = TypeVar("C", bound=OnPolicyConfig)
 
 LossOfRollout = Callable[[Model, Any, Any, PyTree, Rollout, str | None], tuple[Array, dict[str, Array]]]
 """(model, config, hyperparams, params, rollout of ``normalized_rollout``, axis_name) -> (loss, scalars to log)."""
@@ -61,7 +69,7 @@ def prepare_actor_critic(
     settings, parts = split_keywords(builder, keywords)
     kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
     prepared = prepare(builder, env, config, hyperparams, settings, kinds, actor_critic, parts, memory=True)
-    check_actor_critic(parts["model"], prepared.output, prepared.env.action_space)
+    check_actor_critic(parts["model"], prepared.output, prepared.env.action_space, prepared.setup.config.num_values)
     return prepared
 
 

@@ -1,4 +1,4 @@
-"""Surrogate objectives of PPO, as options: clipped ratio, adaptive KL penalty, and the drift of DPO.
+"""Surrogate objectives of PPO, as options: clipped ratio, adaptive KL penalty, and the drift of DPO; the noise of RPO.
 
 A surrogate uses the ratio of an action's probabilities under the new and the old policy, and keeps the new policy close to the
 old one. Equation numbers are those of Schulman et al. 2017.
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxrl.optimize.learner import Learner
 from jaxrl.settings.options import Option, hyperparameter, option
 from jaxrl.settings.validation import Positive
-from jaxrl.types import Array
+from jaxrl.types import Array, Key
 
 Logged = dict[str, Array]
 
@@ -127,3 +127,28 @@ class KLPenalty(Surrogate):
                 f"surrogate=KLPenalty() needs a policy with a method kl(other) -> f32[...], which {type(policy).__name__} lacks: "
                 "use surrogate=Clip()"
             )
+
+
+# ------------------------------------------------------------------------------------------------------------ noise on the mean
+
+
+NOISE = 2**32 - 1
+"""Stream of random numbers for ``mean_noise``."""
+
+
+def mean_noise_keys(config: Any, key: Key, axis_name: str | None) -> Key | None:
+    """Return a key for each epoch, which no other device has and ``minibatches`` does not use; None without ``mean_noise``."""
+    if not config.mean_noise:
+        return None
+    own = jax.random.fold_in(key, NOISE)
+    return jax.random.split(
+        own if axis_name is None else jax.random.fold_in(own, jax.lax.axis_index(axis_name)), config.num_epochs
+    )
+
+
+def with_mean_noise(config: Any, batch: Any, key: Key | None) -> Any:
+    """Draw the noise of an epoch, with ``mean_noise``."""
+    if key is None:
+        return batch
+    width = config.mean_noise
+    return batch._replace(noise=jax.random.uniform(key, batch.action.shape, minval=-width, maxval=width))
