@@ -151,7 +151,10 @@ def names_of_leaves(agent: Any) -> list[str]:
     return [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree.leaves_with_path(state)]
 
 
-AGENTS = {"ppo with RND": partial(small, "ppo", "CartPole-v1", intrinsic=partial(rnd, hidden_sizes=(8,), embedding_size=4))}
+AGENTS = {
+    "ppo with RND": partial(small, "ppo", "CartPole-v1", intrinsic=partial(rnd, hidden_sizes=(8,), embedding_size=4)),
+    "ppo with a constraint": partial(small, "ppo", "jaxrl:Hazards", constraint="lagrangian"),
+}
 
 
 def stored() -> dict[str, list[str]]:

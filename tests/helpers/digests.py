@@ -70,6 +70,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Cases]] = {
             "stop_kl": {"stop_kl": 0.001, "surrogate": {"value_loss": True}},
             "advantages": {"normalize_advantages": False, "accumulation_steps": 2},
             "rnd": {"intrinsic": "rnd"},
+            "constraint": {"env": "jaxrl:Hazards", "constraint": {"name": "lagrangian", "limit": 3.0}},
         },
     ),
     "a2c": ("CartPole-v1", ACTOR_CRITIC, {**ON_POLICY, "advantages": {"normalize_advantages": True}}),

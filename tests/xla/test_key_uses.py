@@ -38,6 +38,7 @@ SETTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "optimism": ("sac", "Pendulum-v1", {**CRITICS, "critics": Quantiles(num_quantiles=5), "exploration": "optimistic"}),
     "steps that draw": ("a2c", "tests.xla.test_key_uses:sticky_pendulum", {}),
+    "a constraint": ("ppo", "jaxrl:Hazards", {"constraint": "lagrangian"}),
     "an intrinsic reward": ("ppo", "CartPole-v1", {"intrinsic": partial(rnd, hidden_sizes=(8,), embedding_size=4)}),
 }
 
