@@ -30,6 +30,10 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
         {"total_steps": 8192},
         r"PPO: mean return \d+\.\d\nwith CURL: mean return \d+\.\d; \d+% of the views are recognised",
     ),
+    "demonstrations": (
+        {"total_steps": 8192, "num_seeds": 2},
+        r"PPO: mean return -\d+ over 2 seeds, at worst -200\nwith 4 demonstrations: mean return -\d+ over 2 seeds",
+    ),
     "intrinsic_reward": (
         {"size": 4, "total_steps": 8192, "num_seeds": 2},
         r"PPO: the reward is found by \d of 2 seeds.*\nPPO with RND: the reward is found by \d of 2 seeds; mean return",
