@@ -1,11 +1,12 @@
 """PPO with demonstrations: an extra loss clones the actions of episodes that were played by another policy.
 
-The reward of MountainCar is −1 per step until the goal, which random actions hardly ever reach, so PPO alone learns nothing. The term
-is that of DAPG (Rajeswaran et al. 2018) with a constant weight.
+The reward of MountainCar is −1 per step until the goal, which random actions hardly ever reach, so PPO alone learns nothing.
+The term is that of DAPG (Rajeswaran et al. 2018) with a constant weight.
 
 python examples/demonstrations.py
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -53,8 +54,9 @@ def main(total_steps: int = 150_000, num_seeds: int = 4) -> None:
         ppo = jaxrl.make_ppo(env, model=model, extra_losses=extra, num_envs=16, rollout_length=128)
         train = jaxrl.make_train(ppo, total_steps, metrics_every=10)
         states, _ = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(1), num_seeds))
-        evaluate = jax.vmap(lambda state: jaxrl.evaluate(ppo, state, jax.random.key(2), 32).episodic_return.mean())
-        print(f"{name}: mean return {jax.jit(evaluate)(states).mean():.0f} over {num_seeds} seeds, at worst {-STEPS}")
+        evaluate = jax.vmap(partial(jaxrl.evaluate, ppo, key=jax.random.key(2), num_episodes=32))
+        score = jax.jit(evaluate)(states).episodic_return.mean()
+        print(f"{name}: mean return {score:.0f} over {num_seeds} seeds, at worst {-STEPS}")
 
 
 if __name__ == "__main__":
