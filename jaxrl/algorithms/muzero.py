@@ -81,6 +81,9 @@ class MuZeroConfig(BufferConfig):
     """Values of the distributions of rewards and returns."""
     value_limit: Positive = 300.0
     """The largest of these values; the smallest is its opposite."""
+    target_sigma: NonNegative = added(0.0)
+    """Standard deviation of normal distributions around rewards and returns, as targets of the distributions, in widths of a bin
+    (HL-Gauss: Farebrother et al. 2024); 0: the two bins that are nearest share a target."""
     rescale: Rescale | None = added(Rescale())
     """Space these values on a scale that grows like the square root of the return."""
 
@@ -346,7 +349,7 @@ def make_muzero(env: EnvLike, **keywords: Any) -> Agent:
     parts = with_shared_arguments(parts)
     prepared = prepare(make_muzero, env, MuZeroConfig, MuZeroHyperparams, settings, (spaces.Discrete,), representation, parts)
     config = prepared.setup.config
-    support = Support(config.value_limit, config.num_bins, config.rescale)
+    support = Support(config.value_limit, config.num_bins, config.rescale, config.target_sigma)
     latent = resolve_latent_model(prepared.setup.model, prepared.output, parts, prepared.env, support)
     replay = resolve_replay(parts["replay"], prepared.env, config, before=1, after=config.rows_after)
     setup = dataclasses.replace(prepared.setup, model=latent.as_model)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxrl.algorithms.common import on_policy
 from jaxrl.algorithms.common.constraints import lagrangian
 from jaxrl.algorithms.common.constraints.lagrangian import Lagrangian, constrained, observe, prepare_constraint, update_multiplier
-from jaxrl.algorithms.common.on_policy import OnPolicyConfig, act, drawn_actions, items_to_shuffle, mean_kl, prepare_actor_critic
+from jaxrl.algorithms.common.on_policy import ValueHeadConfig, act, drawn_actions, items_to_shuffle, mean_kl, prepare_actor_critic
 from jaxrl.algorithms.common.ppo_objectives import Clip, Drift, KLPenalty, mean_noise_keys, with_mean_noise
 from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup
@@ -48,7 +48,7 @@ from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, P
 
 
 @dataclass(frozen=True)
-class PPOConfig(OnPolicyConfig):
+class PPOConfig(ValueHeadConfig):
     """Structural settings of PPO."""
 
     num_epochs: Count = 10
@@ -73,10 +73,13 @@ class PPOConfig(OnPolicyConfig):
 
     @property
     def num_values(self) -> int | None:
-        return None if self.constraint is None else 2
+        return super().num_values if self.constraint is None else 2
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
+        self.surrogate.check_value_head(self.value_head)
+        if self.value_head is not None and self.constraint is not None:
+            raise ValueError(f"value_head={self.value_head.name!r} has no value of costs, as constraint=… needs: leave one out")
         noun, items = ("num_envs", self.num_envs) if recurrent else ("num_envs * rollout_length", self.steps_per_iteration)
         why = " (a recurrent model learns from whole sequences)" if recurrent else ""
         check_minibatches(self.num_minibatches, self.accumulation_steps, items, noun, why)
@@ -144,7 +147,7 @@ def targets(model: Model, config: PPOConfig, learner: Any, rollout: Rollout, hp:
     """Compute advantages and λ-returns of a rollout, as rows or sequences to shuffle."""
     inputs = normalize_inputs(learner.statistics, rollout.inputs)
     output = rollout_outputs(model, learner.params, rollout, inputs, by_rows=config.accumulation_steps > 1)
-    values = values_in_units(learner.statistics, output.value)
+    values = values_in_units(learner.statistics, config.values(output.value))
     value, next_value = values[:-1], values[1:]
     reward = scale_rewards(learner.statistics, rollout.reward)
     advantage = gae(reward, *discounts(rollout, hp.gamma, hp.gae_lambda), value, next_value, rollout.valid)
@@ -176,7 +179,7 @@ def ppo_loss(
     log_ratio = policy.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     policy_loss, logged = config.surrogate.policy_loss(hp, learner, batch, ratio, policy)
-    value_loss, entropy = 0.5 * config.surrogate.value_error(hp, batch, output.value), policy.entropy()
+    value_loss, entropy = config.surrogate.value_losses(config, hp, batch, output.value), policy.entropy()
 
     logged |= {
         "losses/policy_loss": policy_loss,

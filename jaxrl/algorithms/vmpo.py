@@ -16,7 +16,7 @@ import optax
 
 from jaxrl.algorithms.common import on_policy
 from jaxrl.algorithms.common.on_policy import (
-    OnPolicyConfig,
+    ValueHeadConfig,
     act,
     items_to_shuffle,
     normalized_rollout,
@@ -50,7 +50,7 @@ from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, PyTree, 
 
 
 @dataclass(frozen=True)
-class VMPOConfig(OnPolicyConfig):
+class VMPOConfig(ValueHeadConfig):
     """Structural settings of V-MPO."""
 
     num_epochs: Count = 4
@@ -132,7 +132,8 @@ def init(setup: AlgorithmSetup[VMPOConfig], key: Key, hyperparams: VMPOHyperpara
 def targets(setup: AlgorithmSetup[VMPOConfig], learner: Any, rollout: Rollout, hp: VMPOHyperparams) -> tuple[Batch, Array]:
     """Return a rollout's rows or sequences to shuffle, with advantages and λ-returns, and the errors of their values."""
     rows = normalized_rollout(learner.statistics, rollout)
-    policy, value = rollout_outputs(setup.model, learner.params, rollout, rows.inputs, by_rows=False)
+    policy, outputs = rollout_outputs(setup.model, learner.params, rollout, rows.inputs, by_rows=False)
+    value = setup.config.values(outputs)
     advantage = gae(rows.reward, *discounts(rollout, hp.gamma, hp.gae_lambda), value[:-1], value[1:], rollout.valid)
     inputs, old = jax.tree.map(lambda x: x[:-1], (rows.inputs, policy))
     with_bonus, target = with_intrinsic(rollout, advantage), advantage + value[:-1]
@@ -179,7 +180,7 @@ def losses(setup: AlgorithmSetup[VMPOConfig], hp: VMPOHyperparams, batch: Batch)
         log_weight = batch.advantage / temperature - improvement(temperature)
         weight = jnp.exp(jnp.where(better, log_weight, -jnp.inf))  # ψ times the number of rows in D̃
         policy_loss = -of_better(weight * policy.log_prob(batch.action))
-        value_loss = of_all(0.5 * (value - batch.target) ** 2)
+        value_loss = of_all(setup.config.value_losses(value, batch.target))
         total = policy_loss + hp.vf_coef * value_loss + trust_region(multipliers, bounds, apart)[0]
         logged = {"losses/policy_loss": policy_loss, "losses/value_loss": value_loss}
         logged |= {"losses/entropy": of_all(policy.entropy()), "losses/temperature": temperature}

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 import jaxrl
 from jaxrl.algorithms.common.planning.latent_model import (
@@ -83,6 +84,22 @@ def test_two_bins_share_a_value(rescale: Any) -> None:
     np.testing.assert_allclose((probabilities * bins).sum(-1), np.clip(h(values), bins[0], bins[-1]), rtol=1e-4, atol=1e-5)
     back = support.decode(jnp.log(jnp.maximum(probabilities, 1e-30)))
     np.testing.assert_allclose(back, np.clip(values, -20, 20), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("rescale", [None, Rescale(eps=0.01)])
+def test_a_normal_distribution_around_a_value_has_its_mean(rescale: Any) -> None:
+    """HL-Gauss: the mass of each bin against SciPy's, and back to the value, unless it is near the limit."""
+    support = Support(20.0, 41, rescale, sigma=0.75)
+    h = (lambda x: x) if rescale is None else lambda x: np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + 0.01 * x
+    values, width = np.array([[-12.0, -3.3], [0.7, 15.0]], np.float32), 2 * h(20.0) / 40
+    edges = h(20.0) * np.linspace(-1, 1, 41)[:, None, None] + width * np.array([-0.5, 0.5])[:, None, None, None]
+    low, high = (scipy.stats.norm(h(values), 0.75 * width).cdf(x) for x in edges)
+    probabilities = np.asarray(support.encode(jnp.asarray(values)))
+    np.testing.assert_allclose(probabilities, np.moveaxis(high - low, 0, -1), atol=1e-4)
+    np.testing.assert_allclose(support.decode(jnp.log(jnp.maximum(probabilities, 1e-30))), values, rtol=2e-3, atol=1e-3)
+    beyond = np.asarray(support.encode(jnp.float32([20.0, 99.0])))
+    np.testing.assert_allclose(beyond.sum(-1), 1.0, rtol=1e-5)
+    assert np.isfinite(beyond).all() and (beyond.argmax(-1) == 40).all()
 
 
 def test_latent_states_are_scaled_to_the_unit_interval() -> None:

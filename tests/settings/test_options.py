@@ -122,9 +122,8 @@ def test_a_wrong_option_gives_one_line(way: str, algorithm: str, setting: str, k
     for settings, word in wrong_ones(setting, kind, kinds):
         with pytest.raises((TypeError, ValueError)) as error:
             WAYS[way](algorithm, settings, tmp_path)
-        text = str(error.value)
-        assert "\n" not in text and word in text.replace("-", "_"), text
-        assert setting in text, text
+        text = str(error.value).replace("-", "_")  # as flags are written
+        assert "\n" not in text and word in text and setting in text, text
 
 
 @pytest.mark.parametrize(

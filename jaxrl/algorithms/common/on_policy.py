@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import jax
 from gymnasium import spaces
 
+from jaxrl.algorithms.common.q_heads import HLGauss
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.keywords import split_keywords
 from jaxrl.builder.networks import check_actor_critic
@@ -53,6 +54,27 @@ class OnPolicyConfig(RolloutConfig):
 
 
 C = TypeVar("C", bound=OnPolicyConfig)
+
+
+@dataclass(frozen=True)
+class ValueHeadConfig(OnPolicyConfig):
+    """Structural settings of an on-policy algorithm whose value may be a histogram."""
+
+    value_head: HLGauss | None = added(None)
+    """Learn the value as the mean of a histogram, by cross-entropy; None: as a number, by its squared error."""
+
+    @property
+    def num_values(self) -> int | None:
+        return None if self.value_head is None else self.value_head.num_bins
+
+    def values(self, outputs: Array) -> Array:
+        """Return the values f32[...] that the network's ``value`` stands for, before their normalisation is reversed."""
+        return outputs if self.value_head is None else self.value_head.mean(outputs)
+
+    def value_losses(self, outputs: Array, target: Array) -> Array:
+        """Return the loss of the network's ``value``, f32[...]: ½·(V − G)², or the cross-entropy of the head."""
+        return 0.5 * (outputs - target) ** 2 if self.value_head is None else self.value_head.cross_entropy(outputs, target)
+
 
 LossOfRollout = Callable[[Model, Any, Any, PyTree, Rollout, str | None], tuple[Array, dict[str, Array]]]
 """(model, config, hyperparams, params, rollout of ``normalized_rollout``, axis_name) -> (loss, scalars to log)."""

@@ -31,6 +31,15 @@ class Surrogate(Option):
         """Return the squared error of the value of each row."""
         return (value - batch.target) ** 2
 
+    def value_losses(self, config: Any, hp: Any, batch: Any, outputs: Array) -> Array:
+        """Return the loss of the value of each row, given the network's outputs for it: half the error, or that of the head."""
+        if config.value_head is None:
+            return 0.5 * self.value_error(hp, batch, outputs)
+        return config.value_losses(outputs, batch.target)
+
+    def check_value_head(self, value_head: Any) -> None:
+        """Raise ValueError if the surrogate changes a loss of the value that a head replaces."""
+
     def refresh(self, learner: Any, divergence: Callable[[], Array]) -> tuple[Logged, Logged]:
         """Return the learner's fields after an iteration, and scalars to log; ``divergence`` measures KL(old ‖ new)."""
         return {}, {}
@@ -65,6 +74,12 @@ class Clip(Surrogate):
         # No gradient flows where the clip raises the error. Within the clip both errors are equal, up to rounding.
         outside = jnp.abs(value - batch.value) > hp.clip_eps
         return jnp.where(outside & (clipped > error), clipped, error)
+
+    def check_value_head(self, value_head: Any) -> None:
+        if self.value_loss and value_head is not None:
+            raise ValueError(
+                f"Clip(value_loss=True) clips a squared error, and value_head={value_head.name!r} has none: leave one out"
+            )
 
 
 @option("drift")

@@ -78,11 +78,11 @@ def c51_loss(support: Array | np.ndarray, outputs: Array, batch: Transitions, be
     return loss, jnp.maximum(loss + xlogy(target, target).sum(-1), 0.0)
 
 
-def normal_histogram(y: Array, edges: Array | np.ndarray, deviation: float) -> Array:
-    """Return the mass of N(y, deviation²) between neighbouring ``edges`` f32[K + 1], as shares of that within them, f32[N, K]
-    (Imani and White 2018, section 3). ``y`` f32[N] is clipped to the edges."""
-    mass = jax.scipy.stats.norm.cdf((edges - jnp.clip(y, edges[0], edges[-1])[:, None]) / deviation)
-    return jnp.diff(mass) / (mass[:, -1:] - mass[:, :1])
+def normal_histogram(y: Array, edges: Array | np.ndarray, deviation: Array | float) -> Array:
+    """Return the mass of N(y, deviation²) between neighbouring ``edges`` f32[K + 1], as shares of that within them, f32[..., K]
+    (Imani and White 2018, section 3). ``y`` f32[...] is clipped to the edges."""
+    mass = jax.scipy.stats.norm.cdf((edges - jnp.clip(y, edges[0], edges[-1])[..., None]) / deviation)
+    return jnp.diff(mass) / (mass[..., -1:] - mass[..., :1])
 
 
 def tilted_huber(values: Array, target: Array, fractions: Array, threshold: float = 1.0) -> tuple[Array, Array]:
@@ -172,19 +172,26 @@ class HLGauss(Option):
         check_bounds(self.v_min, self.v_max, "bins are between them")
 
     @property
+    def edges(self) -> np.ndarray:
+        """f32[num_bins + 1]"""
+        return np.linspace(self.v_min, self.v_max, self.num_bins + 1, dtype=np.float32)
+
+    def mean(self, logits: Array) -> Array:
+        """Return the values f32[...] that logits f32[..., num_bins] stand for: the means of the centres of the bins."""
+        return (jax.nn.softmax(logits) * ((self.edges[:-1] + self.edges[1:]) / 2)).sum(-1)
+
+    def cross_entropy(self, logits: Array, target: Array) -> Array:
+        """Return −Σᵢ mᵢ·log pᵢ, f32[...], where m is the ``normal_histogram`` of the target f32[...]."""
+        mass = normal_histogram(target, self.edges, self.sigma * float(self.edges[1] - self.edges[0]))
+        return -(mass * jax.nn.log_softmax(logits)).sum(-1)
+
+    @property
     def functions(self) -> QHead:
-        edges = np.linspace(self.v_min, self.v_max, self.num_bins + 1, dtype=np.float32)
-        centres, deviation = (edges[:-1] + edges[1:]) / 2, self.sigma * float(edges[1] - edges[0])
-
-        def mean(outputs: Array) -> Array:
-            return (jax.nn.softmax(outputs) * centres).sum(-1)
-
         def loss(outputs: Array, batch: Transitions, beyond: Array) -> tuple[Array, Array]:
             chosen, y = select_outputs(outputs, batch.action), jax.lax.stop_gradient(bootstrapped(batch, beyond))
-            loss = -(normal_histogram(y, edges, deviation) * jax.nn.log_softmax(chosen)).sum(-1)
-            return loss, jnp.abs(mean(chosen) - y)
+            return self.cross_entropy(chosen, y), jnp.abs(self.mean(chosen) - y)
 
-        return QHead(lambda outputs, obs: masked(mean(outputs), obs), mean, loss, {"num_outputs": self.num_bins})
+        return QHead(lambda outputs, obs: masked(self.mean(outputs), obs), self.mean, loss, {"num_outputs": self.num_bins})
 
 
 @option("qr")

@@ -211,6 +211,8 @@ def test_the_mean_of_a_histogram_is_its_value() -> None:
     values = head.functions.values(jnp.log(jnp.asarray(mass) + 1e-12), jnp.zeros(5))
     np.testing.assert_allclose(values, y, atol=1e-3)
     beyond = normal_histogram(jnp.array([10.0, 99.0]), edges.astype(np.float32), 0.3)
+    several = normal_histogram(jnp.asarray(y)[:4].reshape(2, 2), edges.astype(np.float32), 0.75 * (edges[1] - edges[0]))
+    np.testing.assert_array_equal(several.reshape(4, -1), mass[:4])
     assert_bit_equal(beyond[0], beyond[1])
     assert float(beyond[1, -1]) > 0.7
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.q_heads import projected
+from jaxrl.algorithms.common.q_heads import normal_histogram, projected
 from jaxrl.algorithms.common.value_rescaling import Rescale, scale
 from jaxrl.builder.attempt import show
 from jaxrl.builder.networks import check_arguments, check_statistics, is_recurrent, model_output, resolve_model
@@ -39,6 +39,8 @@ class Support(NamedTuple):
     """The largest absolute value, in units of the reward."""
     num_bins: int
     rescale: Rescale | None
+    sigma: float = 0.0
+    """Standard deviation of targets, in widths of a bin; 0: two neighbours share a target."""
 
     @property
     def bins(self) -> Array:
@@ -48,9 +50,15 @@ class Support(NamedTuple):
         )
 
     def encode(self, x: Array) -> Array:
-        """Return probabilities f32[..., K] whose mean is x, f32[...]: two neighbours share them (appendix F)."""
-        where = scale(self.rescale)[0](x).reshape(-1, 1)
-        return projected(jnp.ones_like(where), where, self.bins).reshape((*x.shape, -1))
+        """Return probabilities f32[..., K] for x, f32[...]: with ``sigma`` those of a normal distribution around it, else those
+        of two neighbours, whose mean is x (appendix F)."""
+        bins, where = self.bins, scale(self.rescale)[0](x)
+        if self.sigma:
+            width = bins[1] - bins[0]
+            edges = jnp.concatenate([bins - 0.5 * width, bins[-1:] + 0.5 * width])
+            return normal_histogram(where, edges, self.sigma * width)
+        where = where.reshape(-1, 1)
+        return projected(jnp.ones_like(where), where, bins).reshape((*x.shape, -1))
 
     def decode(self, logits: Array) -> Array:
         """Return the mean f32[...] of a distribution with logits f32[..., K], in units of the reward."""
