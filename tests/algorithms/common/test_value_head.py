@@ -19,7 +19,7 @@ from jaxrl.distributions import Categorical
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.models import ActorCriticOutput, actor_critic
-from jaxrl.options import Clip, Drift, HLGauss, KLPenalty
+from jaxrl.options import Clip, Drift, HLGauss, KLPenalty, Lagrangian
 from jaxrl.types import Model
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, SMALL_ACTOR_CRITIC, assert_close, small, small_ppo
@@ -126,6 +126,8 @@ def test_a_clipped_error_and_a_head_exclude_each_other() -> None:
     message = r"Clip\(value_loss=True\) clips a squared error, and value_head='hl_gauss' has none: leave one out"
     with pytest.raises(ValueError, match=message):
         small_ppo(probes.memory(), value_head=HEAD, surrogate=Clip(value_loss=True))
+    with pytest.raises(ValueError, match=r"value_head='hl_gauss' has no value of costs, as constraint=… needs: leave one out"):
+        small_ppo("jaxrl:Hazards", value_head=HEAD, constraint=Lagrangian())
     small_ppo(probes.memory(), value_head=HEAD, surrogate=KLPenalty())
     with pytest.raises(ValueError, match="v_min=3 must be below v_max=1"):
         small_ppo(probes.memory(), value_head={"name": "hl_gauss", "v_min": 3, "v_max": 1})
