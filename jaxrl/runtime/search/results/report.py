@@ -65,7 +65,7 @@ def table(search: SearchFile, trials: Trials, comparison: Comparison | None) -> 
 
 def best_file(search: SearchFile, trials: Trials, best: Trial, comparison: Comparison | None) -> str:
     """Return the best settings as a file for ``jaxrl train --preset FILE``."""
-    about = [f"Trial {best.number} of {len(trials.all)}: score {trials.score(best):.6g} on the seeds of the search, which chose it."]
+    about = [f"Trial {best.number} of {len(trials.all)}: score {trials.score(best):.6g} on the seeds that chose it."]
     about += [f"{comparison.in_words()}.".capitalize()] if comparison else []
     lines = [f"# {line}" for line in about]
     entries = {"algorithm": search.algorithm, "env": search.env, "total_steps": search.total_steps, "seeds": len(search.seeds)}
