@@ -17,7 +17,7 @@ from jaxrl.types import Array, Key, PyTree
 from jaxrl.xla.platforms import on_cpu
 
 STEP_RANGE = (1e-3, 0.1)
-"""Range of the initial step sizes Δ (Smith et al. 2023, appendix B.1.3). States decay within 2 / Δ rows: 20 to 2,000."""
+"""Range of the initial step sizes Δ (Smith et al. 2023). States decay within 2 / Δ rows: 20 to 2,000."""
 
 
 def zero_states(network: Network, batch_size: int) -> Array:
@@ -42,11 +42,11 @@ class StateSpaceCore(nn.Module):
 
 
 class StateSpaceLayer(nn.Module):
-    """Linear recurrence after a normalisation, and a gated activation, added to its input (Smith et al. 2023, appendix G.1).
+    """Linear recurrence after a normalisation, and a gated activation, added to its input (Smith et al. 2023).
 
     The recurrence of the P = ``state_size`` complex numbers x is x_t = Λ̄·x_{t−1} + B̄·u_t, with the output y_t = 2·Re(C·x_t) +
-    D·u_t; those of the paper's 2·P numbers that are conjugates of others are left out (section 3.2). Λ̄ = exp(Λ·Δ) and B̄ =
-    Λ⁻¹·(Λ̄ − 1)·B discretise a continuous system with a zero-order hold (eq. 6). Λ = −exp(a) + i·b is diagonal and decays for
+    D·u_t; those of the paper's 2·P numbers that are conjugates of others are left out. Λ̄ = exp(Λ·Δ) and B̄ =
+    Λ⁻¹·(Λ̄ − 1)·B discretise a continuous system with a zero-order hold. Λ = −exp(a) + i·b is diagonal and decays for
     all a. ``hippo`` gives its initial value. The recurrence is in f32.
     """
 
@@ -102,7 +102,7 @@ def recurrence_by_rows(factor: Array, new: Array, state: Array, starts: Array) -
 
 
 def recurrence_by_scan(factor: Array, new: Array, state: Array, starts: Array) -> Array:
-    """Compute the rows by an associative scan with the operator of Lu et al. 2023, section 3.1."""
+    """Compute the rows by an associative scan with the operator of Lu et al. 2023, whose starts reset it."""
 
     def join(earlier: Any, later: Any) -> Any:
         (factor, total, start), (factors, totals, starts) = earlier, later
@@ -119,7 +119,7 @@ def recurrence_by_scan(factor: Array, new: Array, state: Array, starts: Array) -
 @functools.cache
 def hippo(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the eigenvalues c128[P] with positive imaginary parts of the normal part of the HiPPO-LegS matrix of 2·P numbers,
-    and their eigenvectors c128[2·P, P] (Smith et al. 2023, appendix B.1.1; Gu et al. 2022). All real parts are −1/2.
+    and their eigenvectors c128[2·P, P] (Smith et al. 2023; Gu et al. 2022). All real parts are −1/2.
 
     NumPy computes them when a network is built: LAPACK under ``vmap`` deadlocks on few CPU cores.
     """
