@@ -96,12 +96,26 @@ D4PG = {
 """Atoms span the discounted returns of Pendulum."""
 
 
+LONG_CHAIN = "MemoryChain-bsuite?memory_length=100"
+GATED = {"core": "attention", "context": 104, "attention_layers": 1, "core_size": 32, "gated": True}
+
+
+def on_long_chain(name: str, model: dict[str, Any], total_steps: int, required: float, **how: Any) -> Experiment:
+    """Return the experiment of PPO with a core on a chain of 100 rows."""
+    settings = {"model": {**model, "use_previous": False}, "num_envs": 64, "rollout_length": 128}
+    rate = {} if model is GATED else {"learning_rate": 2e-3}
+    return Experiment(f"ppo-memorychain-100-{name}", "make_ppo", LONG_CHAIN, {**settings, **rate}, total_steps, 8, required, **how)
+
+
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
         *(of_preset(preset) for preset in PRESETS.values() if preset.threshold is not None),
         control(PRESETS["ppo-memorychain"], "memoryless", "model", 0.5),
         control(PRESETS["ppo-cartpole-hidden"], "memoryless", "model", 250),
+        on_long_chain("attention", GATED, 300_000, 0.9),
+        on_long_chain("s5", {"core": "s5"}, 400_000, 0.9),
+        on_long_chain("gru", {"core": "gru"}, 400_000, 0.5, at_most=True),
         control(PRESETS["dqn-bitflip"], "control", "hindsight", 0.05),
         Experiment("d4pg-pendulum", "make_ddpg", "Pendulum-v1", D4PG, 20_000, 8, -160),
         Experiment("sac-pendulum-hidden-memoryless", "make_sac", SWING, SMALL, 60_000, 8, -800, at_most=True),
