@@ -103,8 +103,8 @@ GATED = {"core": "attention", "context": 104, "attention_layers": 1, "core_size"
 def on_long_chain(name: str, model: dict[str, Any], total_steps: int, required: float, **how: Any) -> Experiment:
     """Return the experiment of PPO with a core on a chain of 100 rows."""
     settings = {"model": {**model, "use_previous": False}, "num_envs": 64, "rollout_length": 128}
-    rate = {} if model is GATED else {"learning_rate": 2e-3}
-    return Experiment(f"ppo-memorychain-100-{name}", "make_ppo", LONG_CHAIN, {**settings, **rate}, total_steps, 8, required, **how)
+    settings |= {} if model is GATED else {"learning_rate": 2e-3}
+    return Experiment(f"ppo-memorychain-100-{name}", "make_ppo", LONG_CHAIN, settings, total_steps, 8, required, **how)
 
 
 EXPERIMENTS = {
