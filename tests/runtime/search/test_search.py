@@ -270,6 +270,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, search(with_options(top=2, test_seeds=3), out=folder, quiet=True)
 
 
+def test_candidates_of_a_structure_train_together_up_to_a_number_of_lanes() -> None:
+    wide, narrow = {"model": {"hidden_sizes": [64]}}, {"model": {"hidden_sizes": [8]}}
+    structures = [wide, narrow, wide, wide]
+    assert comparison_module._runs(structures, 16) == [[0, 2], [3], [1]]
+    assert comparison_module._runs(structures, 100) == [[0], [2], [3], [1]]
+    assert comparison_module._runs(structures, 4) == [[0, 2, 3], [1]]
+
+
 @pytest.mark.slow
 def test_the_best_are_compared_on_other_seeds(finished: tuple[Path, Any]) -> None:
     folder, result = finished
