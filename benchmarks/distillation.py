@@ -56,7 +56,18 @@ CASES = {
         {"model": {"core": "gru", "hidden_sizes": (64,)}, "batch_size": 32, "teacher_obs": whole_state},
         "CartPole-v1|privileged_state(1,3)",
     ),
-    "pendulum": Case("sac-pendulum", "a network of 2×32", {"model": {"hidden_sizes": (32, 32)}, "learning_starts": 400}),
+    "pendulum": Case(
+        "sac-pendulum",
+        "a network of 2×32",
+        {
+            "model": {"hidden_sizes": (32, 32)},
+            "num_envs": 4,
+            "rollout_length": 16,
+            "learning_starts": 256,
+            "replay_ratio": 512.0,
+            "anneal": False,
+        },
+    ),
     "breakout": Case(
         "pqn-minatar-breakout", "no convolution", {"model": {"encoder": "flat", "hidden_sizes": (256,)}, "num_envs": 32}
     ),
