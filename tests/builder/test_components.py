@@ -276,7 +276,7 @@ def test_arguments_of_the_network_mean_the_function_with_them() -> None:
         (
             small_ppo,
             {"core": "gruu"},
-            "core='gruu' is unknown: choose one of (None, 'gru', 'lstm', 'attention'). Did you mean 'gru'?",
+            "core='gruu' is unknown: choose one of (None, 'gru', 'lstm', 'attention', 's5'). Did you mean 'gru'?",
         ),
         (
             small_ppo,

@@ -316,6 +316,7 @@ def test_algorithms_that_are_settings_here(name: str, tmp_path: Path, capsys: py
     assert capsys.readouterr().err == f"jaxrl: {name} is {ALGORITHMS[algorithm].title} here: {line}\n" * 2
     on_box = algorithm in ("sac", "td3") or name in ("rpo", "d4pg")
     env = "jaxrl:BitFlip" if name == "her" else "Pendulum-v1" if on_box else "CartPole-v1"
+    env = "jaxrl:Hazards" if name in ("ppolag", "cppopid") else env
     env = "tests.helpers.teams:mortal|central_state" if name in ("mappo", "pqnvdn", "qmix", "vdn", "coma", "maddpg") else env
     env = "tests.helpers.teams:wanderers|central_state" if name == "matd3" else env
     _, settings = parse(algorithm, ["--env", env, *flags.split()])
