@@ -20,6 +20,7 @@ from jaxrl.version import __version__ as __version__
 if TYPE_CHECKING:
     from jaxrl.algorithms.a2c import make_a2c as make_a2c
     from jaxrl.algorithms.alphazero import make_alphazero as make_alphazero
+    from jaxrl.algorithms.awr import make_awr as make_awr
     from jaxrl.algorithms.bc import make_bc as make_bc
     from jaxrl.algorithms.coma import make_coma
     from jaxrl.algorithms.cql import make_cql

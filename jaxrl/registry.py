@@ -259,6 +259,17 @@ ALGORITHMS = {
             network="actor_critic",
         ),
         Entry(
+            "awr",
+            "AWR",
+            "advantage-weighted regression to λ-returns and actions of a replay",
+            actions=("Discrete", "MultiDiscrete", "Box"),
+            family="replay",
+            memory=False,
+            paper=Paper("Peng et al.", 2019, "arXiv:1910.00177"),
+            module="jaxrl.algorithms.awr",
+            network="actor_critic",
+        ),
+        Entry(
             "bc",
             "BC",
             "behaviour cloning of a dataset, or of its best episodes",

@@ -24,6 +24,7 @@ BUILDERS = [
     for name in (
         "a2c",
         "alphazero",
+        "awr",
         "bc",
         "crossq",
         "dagger",

@@ -381,6 +381,7 @@ def code_lines(algorithm: str) -> list[str]:
         ("mpo", 215),
         ("vmpo", 212),
         ("iql", 200),
+        ("awr", 137),
         ("bc", 75),
         ("dt", 175),
         ("td3", 70),

@@ -124,6 +124,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Cases]] = {
     "mpo": (PENDULUM, REPLAY, {**OFF_POLICY, "discrete": {"env": "CartPole-v1"}}),
     "td3": (PENDULUM, REPLAY, DETERMINISTIC),
     "ddpg": (PENDULUM, REPLAY, DETERMINISTIC),
+    "awr": ("CartPole-v1", {**REPLAY, "replay_ratio": 16, "n_step": 4}, {"default": {}, "box": {"env": PENDULUM}}),
     "iql": (PENDULUM, REPLAY, {"default": {}}),
 }
 

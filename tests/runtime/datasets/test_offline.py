@@ -23,7 +23,7 @@ from tests.helpers.agents import algorithms, assert_bit_equal, small
 from tests.helpers.datasets import random_dataset
 from tests.helpers.hosted import hosted
 
-OFFLINE = ("dqn", "sac", "td3", "ddpg", "crossq", "mpo", "iql", "bc", "dt")
+OFFLINE = ("dqn", "sac", "td3", "ddpg", "crossq", "mpo", "iql", "awr", "bc", "dt")
 ENV = {"dqn": "CartPole-v1"}
 SIZES = {"num_envs", "rollout_length", "replay_ratio", "buffer_size", "learning_starts"}
 

@@ -28,7 +28,7 @@ from tests.helpers.datasets import random_dataset
 from tests.helpers.hosted import hosted
 
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
-ONLINE = ("dqn", "sac", "td3", "ddpg", "crossq", "mpo", "iql")
+ONLINE = ("dqn", "sac", "td3", "ddpg", "crossq", "mpo", "iql", "awr")
 
 
 @pytest.fixture(scope="module")
