@@ -181,6 +181,18 @@ def test_two_devices_have_the_gradient_of_one(algorithm: str, mapped: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "settings"), [("mpo", {}), ("vmpo", {"num_epochs": 1, "num_minibatches": 1})])
+def test_two_devices_have_the_gradient_of_the_duals_of_one(algorithm: str, settings: dict[str, Any]) -> None:
+    """Of the temperature and the first multiplier, in Adam's mean, which a gradient that is twice too large would double."""
+    agent, found = small(algorithm, "CartPole-v1", **settings), []
+    for each in (agent, data_parallel(agent, 2)):
+        state, _ = jax.jit(each.step)(each.init(KEY()))
+        mean = state.learner.opt_state[1][0].mu
+        found.append([float(mean.temperature), float(mean.multipliers[0].ravel()[0])])
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
+@pytest.mark.slow
 def test_gradient_norm_test_would_notice() -> None:
     """Without the cast, the gradient under shard_map's default checks is twice the true one."""
     mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
