@@ -87,6 +87,14 @@ MINATAR = {
 ASTERIX = MINATAR | {"model": {"activation": "relu"}, "learning_rate": 2.5e-3}
 """The network for boards, because an MLP does not exceed a return of 12."""
 
+VMPO_PENDULUM = {
+    "num_envs": 16,
+    "num_epochs": 10,
+    "gamma": 0.95,
+    "normalize_rewards": True,
+    "mean_kl": 0.03,
+    "deviation_kl": 1e-3,
+}
 PQN_PENDULUM = {
     "model": {"hidden_sizes": (64, 64)},
     "learning_rate": 1e-3,
@@ -189,6 +197,10 @@ MEASURED = (
     Preset("a2c-cartpole", "a2c", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 5, CPU), 475),
     Preset("impala-cartpole", "impala", "CartPole-v1", {}, 500_000, 16, Score(500.0, 500.0, 500.0, 4, CPU), 475),
     Preset("reinforce-cartpole", "reinforce", "CartPole-v1", {}, 500_000, 16, Score(499.4, 498.8, 499.9, 7, CPU), 475),
+    Preset("vmpo-cartpole", "vmpo", "CartPole-v1", {}, 100_000, 8, Score(500.0, 500.0, 500.0, 10, CPU_25_17), 475),
+    Preset(
+        "vmpo-pendulum", "vmpo", "Pendulum-v1", VMPO_PENDULUM, 500_000, 8, Score(-187.0, -195.0, -180.0, 100, CPU_25_17), -220
+    ),
     Preset("dqn-cartpole", "dqn", "CartPole-v1", {}, 100_000, 16, Score(499.3, 498.1, 500.0, 17, CPU), 475, 15),
     Preset("dqn-acrobot", "dqn", "Acrobot-v1", {}, 200_000, 8, Score(-78.2, -80.0, -76.4, 49, CPU), -90),
     Preset("dqn-bitflip", "dqn", "jaxrl:BitFlip?n=15", BIT_FLIP, 300_000, 8, Score(0.99, 0.98, 1.00, 996, CPU), 0.9),
@@ -221,6 +233,7 @@ MEASURED = (
     Preset("sac-pendulum-hidden", "sac", SWING, SAC_SWING, 60_000, 8, Score(-184.0, -210.6, -165.1, 3344, CPU_25_17), -250),
     Preset("crossq-pendulum", "crossq", "Pendulum-v1", CROSSQ_PENDULUM, 9_984, 8, Score(-146.0, -152.3, -139.8, 196, CPU), -160),
     Preset("mpo-pendulum", "mpo", "Pendulum-v1", SMALL, 20_000, 8, Score(-152.0, -157.1, -146.9, 594, CPU_25_17), -160),
+    Preset("awr-cartpole", "awr", "CartPole-v1", {}, 100_000, 8, Score(500.0, 500.0, 500.0, 10, CPU_25_17), 475),
     Preset("td3-pendulum", "td3", "Pendulum-v1", TD3_PENDULUM, 20_000, 8, Score(-152.6, -157.5, -147.6, 176, CPU), -160),
     Preset("ddpg-pendulum", "ddpg", "Pendulum-v1", SMALL, 20_000, 8, Score(-150.8, -156.1, -145.0, 145, CPU), -200),
     Preset(
