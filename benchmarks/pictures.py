@@ -43,8 +43,8 @@ def pages(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def page_name(agent: str) -> str:
-    """Return the name of an algorithm's picture, by the algorithm's title."""
-    return agent.lower()
+    """Return the name of an algorithm's picture, that of its page, by the algorithm's title."""
+    return "".join(filter(str.isalnum, agent)).lower()
 
 
 def headings(result: Result) -> tuple[str, str]:
