@@ -6,7 +6,7 @@ Reads top to bottom: settings, state, acting, learning, builder.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -15,12 +15,11 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.offline.cloning import cloning_loss, played_action
-from jaxrl.builder.config import BufferConfig
 from jaxrl.builder.keywords import imitation_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.networks import check_greedy_policy
 from jaxrl.builder.prepare import prepare
 from jaxrl.builder.replay_setup import ReplaySetup
-from jaxrl.builder.sequence_config import SEQUENCE_LENGTH
+from jaxrl.builder.sequence_config import SequenceLength
 from jaxrl.builder.teacher import Teacher, resolve_teacher
 from jaxrl.envs import resolve_env
 from jaxrl.models import greedy_policy
@@ -34,13 +33,13 @@ from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.rollout.outputs import apply_model
 from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit
+from jaxrl.settings.validation import Count, Positive, Unit
 from jaxrl.spaces.action_scaling import from_environment
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
 
 @dataclass(frozen=True)
-class DAggerConfig(BufferConfig):
+class DAggerConfig(SequenceLength):
     """Structural settings of DAgger."""
 
     rollout_length: Count = 32
@@ -49,31 +48,13 @@ class DAggerConfig(BufferConfig):
     replay_ratio: Positive = 32.0
     """Rows drawn per row collected: updates per iteration = replay_ratio · num_envs · rollout_length / batch_size, exactly; with
     memory, / (batch_size · sequence_length)."""
-    sequence_length: CountOrZero = 0
-    """With memory: rows of a sequence, which begins with a rollout; 0 is 32."""
-
-    @property
-    def has_memory(self) -> bool:
-        return self.sequence_length > 0
-
-    @property
-    def rows_per_update(self) -> tuple[int, str]:
-        if not self.has_memory:
-            return super().rows_per_update
-        return self.batch_size * self.sequence_length, "(batch_size * sequence_length)"
 
     @property
     def window(self) -> tuple[int, str]:
         return max(1, self.sequence_length) + 2, "a draw"
 
     def for_model(self, recurrent: bool) -> Self:
-        """Return the settings for a model with or without a carry. Raise ValueError for a sequence length without memory."""
-        if self.sequence_length and not recurrent:
-            raise ValueError(
-                f"sequence_length={self.sequence_length} has no effect on a model without memory: leave it out, or give the "
-                'model a core, as with model={"core": "gru"}'
-            )
-        return replace(self, sequence_length=(self.sequence_length or SEQUENCE_LENGTH) if recurrent else 0)
+        return self.with_memory(recurrent)
 
     def network(self, default: Any) -> Any:
         return partial(default, hidden_sizes=(256, 256), activation="relu")

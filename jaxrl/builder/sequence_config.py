@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Self
 
-from jaxrl.builder.config import HindsightConfig, ReplayConfig
+from jaxrl.builder.config import BufferConfig, HindsightConfig, ReplayConfig
 from jaxrl.settings.validation import CountOrZero, added
 
 SEQUENCE_LENGTH = 32
@@ -13,14 +13,11 @@ SEQUENCE_LENGTH = 32
 
 
 @dataclasses.dataclass(frozen=True)
-class SequenceConfig(ReplayConfig):
-    """Structural settings of sequences."""
+class SequenceLength(BufferConfig):
+    """Length of sequences, for algorithms that learn from single rows without memory."""
 
-    burn_in: CountOrZero = added(0)
-    """With memory: rows at the start of each sequence that only bring the carries up to date with the parameters, and enter no
-    loss."""
     sequence_length: CountOrZero = added(0)
-    """With memory: rows after the burn-in, from which the networks learn; 0 is 32. A sequence begins with each rollout.
+    """With memory: rows of a sequence from which the networks learn; 0 is 32. A sequence begins with each rollout.
     ``batch_size`` then counts sequences, and ``replay_ratio`` their rows."""
 
     @property
@@ -32,6 +29,31 @@ class SequenceConfig(ReplayConfig):
         if not self.has_memory:
             return super().rows_per_update
         return self.batch_size * self.sequence_length, "(batch_size * sequence_length)"
+
+    def with_memory(self, recurrent: bool) -> Self:
+        """Return the settings with the default length for a model with a carry.
+
+        Raises:
+          ValueError: settings of sequences without a carry.
+        """
+        if recurrent:
+            return dataclasses.replace(self, sequence_length=self.sequence_length or SEQUENCE_LENGTH)
+        for name in ("burn_in", "sequence_length"):
+            if value := getattr(self, name, 0):
+                raise ValueError(
+                    f"{name}={value} has no effect on a model without memory: leave it out, or give the model a core, as with "
+                    'model={"core": "gru"}'
+                )
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceConfig(SequenceLength, ReplayConfig):
+    """Structural settings of sequences with returns."""
+
+    burn_in: CountOrZero = added(0)
+    """With memory: rows before those of ``sequence_length`` that only bring the carries up to date with the parameters, and enter
+    no loss."""
 
     @property
     def rows_behind(self) -> int:
@@ -61,17 +83,9 @@ class RecurrentConfig(HindsightConfig, SequenceConfig):
         Raises:
           ValueError: settings of sequences without memory, or settings of single rows with it.
         """
-        if recurrent:
-            if self.hindsight is not None:
-                raise ValueError(
-                    f"hindsight={self.hindsight.name!r} relabels single rows, and a model with memory learns from sequences: "
-                    "leave one out"
-                )
-            return dataclasses.replace(self, sequence_length=self.sequence_length or SEQUENCE_LENGTH)
-        for name in ("burn_in", "sequence_length"):
-            if value := getattr(self, name):
-                raise ValueError(
-                    f"{name}={value} has no effect on a model without memory: leave it out, or give the model a core, as with "
-                    'model={"core": "gru"}'
-                )
-        return self
+        if recurrent and self.hindsight is not None:
+            raise ValueError(
+                f"hindsight={self.hindsight.name!r} relabels single rows, and a model with memory learns from sequences: "
+                "leave one out"
+            )
+        return self.with_memory(recurrent)

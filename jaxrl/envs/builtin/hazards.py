@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.rendering.canvas import BODY, FAINT, FORCE, GOAL, GROUND, JOINT, Canvas
+from jaxrl.envs.rendering.plane import picture_of_point
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
 STEPS = 100
@@ -71,17 +71,7 @@ def hazards(radius: float = 0.4) -> Env:
         return state, TimeStep(observe(state), before - after + reached, never, never, {"cost": cost})
 
     def render(state: HazardsState, action: Any, params: HazardsParams) -> np.ndarray:
-        canvas = Canvas(-1.1, 1.1, -1.1, 1.1)
-        canvas.line([(-1.03, -1.03), (1.03, -1.03), (1.03, 1.03), (-1.03, 1.03), (-1.03, -1.03)], 0.02, GROUND)
-        canvas.disc(0.0, 0.0, float(params.radius), FAINT)
-        (x, y), (goal_x, goal_y) = state.position.tolist(), state.goal.tolist()
-        canvas.disc(goal_x, goal_y, REACHED, GOAL)
-        canvas.disc(x, y, 0.03, BODY)
-        canvas.disc(x, y, 0.01, JOINT)
-        if action is not None:
-            right, up = (0.2 * np.clip(np.asarray(action, float), -1, 1)).tolist()
-            canvas.arrow([(x, y), (x + right, y + up)], 0.02, FORCE)
-        return canvas.picture()
+        return picture_of_point(state.position, state.goal, REACHED, action, hazard=float(params.radius))
 
     wide = np.array([1, 1, np.inf, np.inf, 2, 2], np.float32)
     return Env(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.rendering.canvas import BODY, FORCE, GOAL, GROUND, JOINT, Canvas
+from jaxrl.envs.rendering.plane import picture_of_point
 from jaxrl.spaces.goals import ACHIEVED, DESIRED, OBSERVATION
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
@@ -65,16 +65,7 @@ def reach(radius: float = 0.05, push: float = 0.01, drag: float = 0.1) -> Env:
         return state, TimeStep(observe(state), reward, terminated, jnp.zeros((), bool))
 
     def render(state: ReachState, action: Any, params: ReachParams) -> np.ndarray:
-        canvas = Canvas(-1.1, 1.1, -1.1, 1.1)
-        canvas.line([(-1.03, -1.03), (1.03, -1.03), (1.03, 1.03), (-1.03, 1.03), (-1.03, -1.03)], 0.02, GROUND)
-        (x, y), (goal_x, goal_y) = state.position.tolist(), state.goal.tolist()
-        canvas.disc(goal_x, goal_y, radius, GOAL)
-        canvas.disc(x, y, 0.03, BODY)
-        canvas.disc(x, y, 0.01, JOINT)
-        if action is not None:
-            right, up = (0.2 * np.clip(np.asarray(action, float), -1, 1)).tolist()
-            canvas.arrow([(x, y), (x + right, y + up)], 0.02, FORCE)
-        return canvas.picture()
+        return picture_of_point(state.position, state.goal, radius, action)
 
     square = spaces.Box(-1.0, 1.0, (2,), np.float32)
     motion = spaces.Box(np.array([-1, -1, -np.inf, -np.inf], np.float32), np.array([1, 1, np.inf, np.inf], np.float32))
