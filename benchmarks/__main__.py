@@ -39,6 +39,9 @@ def main(args: Sequence[str] | None = None) -> int:
             "search": run_search,
             "landscape": run_landscape,
             "distillation": run_distillation,
+            "reincarnation": run_reincarnation,
+            "constraint": run_constraint,
+            "privileged": run_privileged,
             "overhead": run_overhead,
             "replay": run_replay,
             "memory": run_memory,
@@ -61,6 +64,9 @@ def main(args: Sequence[str] | None = None) -> int:
             "scores": "; the same command resumes from the last checkpoint",
             "datasets": "; the same command resumes from the last checkpoint",
             "fine-tuning": "; the same command resumes from the last checkpoint",
+            "privileged": "; the same command resumes from the last checkpoint",
+            "constraint": "; the same command resumes from the last checkpoint",
+            "reincarnation": "; the same command resumes from the last checkpoint",
             "distillation": "; the same command resumes from the last checkpoint",
             "connect-four": "; the same command resumes from the last checkpoint",
             "speed": "; finished groups are kept, and --only measures the others",
@@ -182,6 +188,34 @@ def run_distillation(options: argparse.Namespace) -> int:
     print(distillation.distillation_report(result))
     write_table(options.out)
     return int(distillation.missed(result))
+
+
+def run_reincarnation(options: argparse.Namespace) -> int:
+    from benchmarks import reincarnation
+
+    chosen = {name: reincarnation.CASES[name] for name in options.only or reincarnation.CASES}
+    result = reincarnation.measure(options.out, options.work, chosen)
+    print(reincarnation.reincarnation_report(result))
+    write_table(options.out)
+    return int(reincarnation.missed(result))
+
+
+def run_constraint(options: argparse.Namespace) -> int:
+    from benchmarks import constraint
+
+    result = constraint.measure(options.out, options.work)
+    print(constraint.constraint_report(result))
+    write_table(options.out)
+    return int(constraint.missed(result))
+
+
+def run_privileged(options: argparse.Namespace) -> int:
+    from benchmarks import privileged
+
+    result = privileged.measure(options.out, options.work)
+    print(privileged.privileged_report(result))
+    write_table(options.out)
+    return int(privileged.missed(result))
 
 
 def run_overhead(options: argparse.Namespace) -> int:

@@ -19,6 +19,10 @@ WORK = Path("runs/scores")
 FINE_TUNING = Path("runs/fine-tuning")
 DISTILLATION = Path("runs/distillation")
 STUDENTS = ("cartpole", "cartpole-hidden", "pendulum", "breakout")
+PRIVILEGED = Path("runs/privileged")
+CONSTRAINT = Path("runs/constraint")
+REINCARNATION = Path("runs/reincarnation")
+TAUGHT = ("cartpole", "acrobot")
 CONNECT_FOUR = Path("runs/connect-four")
 
 
@@ -121,6 +125,16 @@ def make_parser() -> argparse.ArgumentParser:
     distillation.add_argument("--work", type=Path, default=DISTILLATION, help=f"folder for the runs (default: {DISTILLATION})")
     distillation.add_argument("--only", nargs="+", choices=STUDENTS, default=[], help="cases; default: all")
 
+    reincarnation = commands.add_parser("reincarnation", help="students of QDagger beside their teachers and DQN; resumable")
+    reincarnation.add_argument("--work", type=Path, default=REINCARNATION, help=f"folder for the runs (default: {REINCARNATION})")
+    reincarnation.add_argument("--only", nargs="+", choices=TAUGHT, default=[], help="cases; default: all")
+
+    constraint = commands.add_parser("constraint", help="cost and return of PPO with a limit on the cost; resumable")
+    constraint.add_argument("--work", type=Path, default=CONSTRAINT, help=f"folder for the runs (default: {CONSTRAINT})")
+
+    privileged = commands.add_parser("privileged", help="steps of PPO with and without a critic that sees more; resumable")
+    privileged.add_argument("--work", type=Path, default=PRIVILEGED, help=f"folder for the runs (default: {PRIVILEGED})")
+
     overhead = commands.add_parser("overhead", help="cost of checkpoints and logs in a run, and of a loaded policy's call")
     overhead.add_argument("--pairs", type=positive, default=40, help="pairs of chunks with and without (default: 40)")
     overhead.add_argument("--chunk-seconds", type=fraction, default=1.0, help="length of a chunk, up to 1 (default: 1)")
@@ -192,6 +206,9 @@ def make_parser() -> argparse.ArgumentParser:
         search,
         landscape,
         distillation,
+        reincarnation,
+        constraint,
+        privileged,
         table,
     ):
         command.add_argument("--out", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")

@@ -94,15 +94,15 @@ def measure_case(name: str, case: Case, work: Path, *, quiet: bool) -> dict[str,
     env, rows = case.env or preset.env, case.total_steps or round(SHARE * preset.total_steps)
     student = jaxrl.make_dagger(env, teacher=teacher, **case.student)
     states, history = jaxrl.run(student, rows, seeds=NUM_SEEDS, out=work / name, **how)
-    shown = float(mean_return(agent, teacher.policy))
-    learnt = [float(mean_return(student, jax.tree.map(lambda x, i=i: x[i], states))) for i in range(NUM_SEEDS)]
+    shown = float(mean_return(agent, teacher.policy, EPISODES))
+    learnt = [float(mean_return(student, jax.tree.map(lambda x, i=i: x[i], states), EPISODES)) for i in range(NUM_SEEDS)]
     say(f"{name}: teacher {shown:.1f}, students {np.mean(learnt):.1f}")
     return {"teacher": shown, "students": learnt, "rows": int(history["rows"][-1]), "of": preset.total_steps}
 
 
-def mean_return(agent: Agent, policy: Policy | AgentState) -> jax.Array:
+def mean_return(agent: Agent, policy: Policy | AgentState, episodes: int) -> jax.Array:
     """Return the mean return of greedy episodes, which begin alike for all policies."""
-    return jaxrl.evaluate(agent, policy, jax.random.key(0), num_episodes=EPISODES).episodic_return.mean()
+    return jaxrl.evaluate(agent, policy, jax.random.key(0), num_episodes=episodes).episodic_return.mean()
 
 
 # --------------------------------------------------------------------------------------------------------------------- figures

@@ -1,7 +1,8 @@
 """JaxMARL's trainings of a case of teams. It runs in JaxMARL's virtual environment, so it does not import jaxrl.
 
 The scripts are not in its package. They are imported from a clone, unchanged. They also import hydra and wandb, which only start
-them and record their progress: stand-ins take their places.
+them and record their progress: stand-ins take their places. Initial kernels are normal, of the same scale, in place of
+orthogonal: the QR decomposition under ``vmap`` can hang XLA on two cores.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.linen import initializers
 
 from benchmarks.clones import JAXMARL
 from benchmarks.protocol import serve
@@ -64,12 +66,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """The scripts' own settings for the environment, without evaluations and a warm-up."""
 
 
+def normal_kernel(scale: float = 1.0) -> Any:
+    return initializers.variance_scaling(scale**2, "fan_in", "normal")
+
+
 def import_script(algorithm: str, folder: Path) -> Any:
     """Import one of JaxMARL's scripts."""
     hydra, wandb = ModuleType("hydra"), ModuleType("wandb")
     hydra.main = lambda **_: lambda function: function  # type: ignore[attr-defined]
     wandb.log = lambda metrics: None  # type: ignore[attr-defined]
     sys.modules |= {"hydra": hydra, "wandb": wandb}
+    initializers.orthogonal = normal_kernel  # type: ignore[assignment]
     where, name = SCRIPTS[algorithm]
     sys.path.insert(0, str(folder / where))
     return import_module(name)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from jaxrl.algorithms.dagger import make_dagger as make_dagger
     from jaxrl.algorithms.ddpg import make_ddpg as make_ddpg
     from jaxrl.algorithms.dqn import make_dqn as make_dqn
-    from jaxrl.algorithms.dqn import make_rainbow
     from jaxrl.algorithms.dt import make_dt as make_dt
     from jaxrl.algorithms.es import make_es as make_es
     from jaxrl.algorithms.impala import make_impala as make_impala
@@ -40,8 +39,10 @@ if TYPE_CHECKING:
     from jaxrl.algorithms.muzero import make_muzero as make_muzero
     from jaxrl.algorithms.ppo import make_ppo as make_ppo
     from jaxrl.algorithms.pqn import make_pqn as make_pqn
+    from jaxrl.algorithms.qdagger import make_qdagger as make_qdagger
     from jaxrl.algorithms.qmix import make_qmix
     from jaxrl.algorithms.r2d2 import make_r2d2 as make_r2d2
+    from jaxrl.algorithms.rainbow import make_rainbow
     from jaxrl.algorithms.reinforce import make_reinforce as make_reinforce
     from jaxrl.algorithms.sac import make_sac as make_sac
     from jaxrl.algorithms.td3 import make_td3 as make_td3
@@ -82,7 +83,7 @@ _HOMES = {
     "make_maddpg": "jaxrl.algorithms.maddpg",
     "make_mappo": "jaxrl.algorithms.mappo",
     "make_qmix": "jaxrl.algorithms.qmix",
-    "make_rainbow": "jaxrl.algorithms.dqn",
+    "make_rainbow": "jaxrl.algorithms.rainbow",
     "load_policy": "jaxrl.runtime.evaluation.load_policy",
     "resume": "jaxrl.runtime.run",
     "run": "jaxrl.runtime.run",

@@ -292,6 +292,17 @@ ALGORITHMS = {
             network="greedy_policy",
         ),
         Entry(
+            "qdagger",
+            "QDagger",
+            "deep Q-learning that a trained policy teaches, until it is surpassed",
+            actions=("Discrete",),
+            family="replay",
+            memory=False,
+            paper=Paper("Agarwal et al.", 2022, "arXiv:2206.01626"),
+            module="jaxrl.algorithms.qdagger",
+            network="q_network",
+        ),
+        Entry(
             "dt",
             "DT",
             "decision transformer: cloning given the return to come, from a dataset",

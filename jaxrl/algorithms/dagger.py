@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,8 @@ from jaxrl.algorithms.common.offline.cloning import cloning_loss, played_action
 from jaxrl.builder.keywords import imitation_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.networks import check_greedy_policy
 from jaxrl.builder.prepare import prepare
-from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.sequence_config import SequenceLength
-from jaxrl.builder.teacher import Teacher, resolve_teacher
-from jaxrl.envs import resolve_env
+from jaxrl.builder.teacher import TeacherSetup, teacher_part
 from jaxrl.models import greedy_policy
 from jaxrl.optimize.learner import Learner
 from jaxrl.replay import Draw
@@ -87,19 +85,11 @@ class Guided(NamedTuple):
     """Probability with which the teacher acts, f32[]."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DAggerSetup(ReplaySetup[DAggerConfig]):
-    """Setup of DAgger."""
-
-    teacher: Teacher
-    teacher_obs: Any
-    """Function from an observation to one of the teacher's; None: they are the same."""
+DAggerSetup: TypeAlias = TeacherSetup[DAggerConfig]
 
 
 def init(setup: DAggerSetup, key: Key, hyperparams: DAggerHyperparams) -> DAggerState:
-    learner = setup.init_learner(key, hyperparams)
-    if not setup.teacher.is_loaded:  # a state for shapes alone, or one from which a run stops at once
-        learner = learner._replace(params=jax.tree.map(lambda x: x * jnp.nan, learner.params))
+    learner = setup.init_student(key, hyperparams)
     row = example_row(setup.observation_space, setup.action_space)
     row = row._replace(extras=row.action)
     carry = jax.tree.map(lambda x: x[0], setup.model.initial_carry(1))
@@ -130,9 +120,7 @@ def act(
     if not explore:
         return (student, teacher), action, {}
     guide: Guided = policy.exploration
-    seen = inputs if setup.teacher_obs is None else inputs._replace(obs=jax.vmap(setup.teacher_obs)(inputs.obs))
-    algorithm, own_key = setup.teacher.agent.algorithm, jax.random.fold_in(key, OF_TEACHER)
-    teacher, shown, _ = algorithm.act(guide.teacher, teacher, seen, env_id, own_key, explore=False)
+    teacher, shown = setup.shown(guide.teacher, teacher, inputs, env_id, jax.random.fold_in(key, OF_TEACHER))
     keys = fold_each(jax.random.fold_in(key, MIXTURE), env_id)
     guided = jax.vmap(jax.random.uniform)(keys) < guide.beta
     action = jnp.where(expand_mask(guided, action), shown, action)
@@ -211,13 +199,7 @@ def make_dagger(env: EnvLike, **keywords: Any) -> Agent:
         (observation_space, action_space) that returns one. Default: an MLP of 2×256, ReLU, for vectors.
     """
     settings, parts = split_keywords(make_dagger, keywords)
-    if parts["teacher"] is None:
-        raise TypeError(
-            "make_dagger learns from a trained policy: give it one with teacher=jaxrl.load_policy(run), or on the command line "
-            "with --teacher RUN"
-        )
-    bound = resolve_env(env)
-    teacher = resolve_teacher(parts["teacher"], bound, parts["teacher_obs"])
+    teacher = teacher_part("make_dagger", env, parts)
     parts = {**parts, "teacher": teacher}
     kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
     prepared = prepare(make_dagger, env, DAggerConfig, DAggerHyperparams, settings, kinds, greedy_policy, parts, memory=True)
@@ -226,5 +208,5 @@ def make_dagger(env: EnvLike, **keywords: Any) -> Agent:
     make = sequence_replay(uniform_replay) if config.has_memory else uniform_replay
     sizes = (config.buffer_size // config.num_envs, config.num_envs, config.rollout_length)
     replay = make(*sizes, before=1, after=max(1, config.sequence_length))
-    setup = DAggerSetup.from_setup(prepared.setup, replay=replay, teacher=teacher, teacher_obs=parts["teacher_obs"])
+    setup = TeacherSetup.from_setup(prepared.setup, replay=replay, teacher=teacher, teacher_obs=parts["teacher_obs"])
     return prepared.bind(make_algorithm(setup))

@@ -6,7 +6,7 @@ Reads top to bottom: settings, loss, acting, learning, builder. Value heads and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
-from jaxrl.algorithms.common.offline.conservative import Conservative, discrete_gap
+from jaxrl.algorithms.common.offline.conservative import Conservative, conservative_term
 from jaxrl.algorithms.common.q_heads import (
     C51,
     IQN,
@@ -29,25 +29,23 @@ from jaxrl.algorithms.common.q_heads import (
     Scalar,
     check_outputs,
 )
-from jaxrl.algorithms.common.q_learning import actions, policy
+from jaxrl.algorithms.common.q_learning import ValueTerm, actions, policy
 from jaxrl.builder.components import resolve_replay
 from jaxrl.builder.config import HindsightConfig
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.networks import ModelFn, is_own
-from jaxrl.builder.prepare import prepare
+from jaxrl.builder.prepare import PreparedAgent, prepare
 from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup
 from jaxrl.distributions import select_actions
 from jaxrl.exploration.options import Noisy, Spread
 from jaxrl.models import q_network, value_network
 from jaxrl.optimize.gradients import valid_mean
 from jaxrl.optimize.learner import TargetLearner
-from jaxrl.replay import Draw
-from jaxrl.replay.options import Prioritized
+from jaxrl.replay import Draw, Replay
 from jaxrl.replay.transitions import Transitions, example_row, transitions
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.aliases import suggest_arguments
 from jaxrl.settings.validation import Count, NonNegative, added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, Policy, PyTree, StepInput
 
@@ -114,7 +112,7 @@ def dqn_loss(
     batch: Transitions,
     axis_name: str | None,
     key: Key | None = None,
-    conservative_weight: Array | float = 1.0,
+    terms: Sequence[ValueTerm] = (),
 ) -> tuple[Array, dict[str, Array]]:
     """Return the mean over valid draws of the head's loss, weighted by the draw, and the metrics with the rows' priorities.
 
@@ -123,7 +121,7 @@ def dqn_loss(
 
     Args:
       key: random key of the networks; each call of a network uses a different part of it.
-      conservative_weight: factor of the term that ``config.conservative`` adds.
+      terms: further terms to add.
     """
     batch, head = zero_invalid(batch, batch.valid), config.head.functions
     keys = [None] * 3 if key is None else list(jax.random.split(key, 3))
@@ -136,9 +134,9 @@ def dqn_loss(
     loss = mean(batch.weight * losses)
     values = head.values(outputs, batch.inputs.obs)
     logged = {"losses/td_loss": loss, "losses/q_values": mean(select_actions(values, batch.action))}
-    if config.conservative is not None:
-        gap = logged["losses/conservative_gap"] = mean(batch.weight * discrete_gap(values, batch.action, batch.inputs.obs))
-        loss += conservative_weight * gap
+    for term in terms:
+        more, scalars = term(values, batch, mean)
+        loss, logged = loss + more, logged | scalars
     return loss, logged | {PRIORITIES: jnp.where(batch.valid, priorities, 0.0)}
 
 
@@ -147,7 +145,7 @@ def init(setup: ReplaySetup[DQNConfig], key: Key, hyperparams: DQNHyperparams) -
 
 
 def act(
-    setup: ReplaySetup[DQNConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
+    setup: ReplaySetup[Any], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
     config, keys = setup.config, fold_each(key, env_id) if explore else None
     if keys is not None and config.noise is not None:  # each environment draws separate noise, independent of the batch
@@ -169,10 +167,17 @@ def network_keys(setup: ReplaySetup[DQNConfig], learner: TargetLearner) -> Key |
 
 
 def learn(setup: ReplaySetup[DQNConfig], learner: TargetLearner) -> tuple[TargetLearner, Metrics]:
+    return learn_with(setup, learner, ())
+
+
+def learn_with(setup: ReplaySetup[Any], learner: Any, terms: Sequence[ValueTerm]) -> tuple[Any, Metrics]:
+    """Run the updates of an iteration, with further ``terms`` of the loss."""
     config, hp = setup.config, setup.current(learner)
+    if config.conservative is not None:
+        terms = (partial(conservative_term, hp.conservative_weight), *terms)
 
     def loss(params: PyTree, target_params: PyTree, batch: Transitions, key: Key | None) -> tuple[Array, dict[str, Array]]:
-        return dqn_loss(setup.model, config, params, target_params, batch, setup.axis_name, key, hp.conservative_weight)
+        return dqn_loss(setup.model, config, params, target_params, batch, setup.axis_name, key, terms)
 
     def batch(replay: PyTree, draw: Draw) -> Transitions:
         return setup.weighted(transitions(setup.replay, replay, draw, hp.gamma, config.n_step), learner)
@@ -195,40 +200,17 @@ def make_dqn(env: EnvLike, **keywords: Any) -> Agent:
     """
     settings, parts = split_keywords(make_dqn, keywords)
     prepared = prepare(make_dqn, env, DQNConfig, DQNHyperparams, settings, (spaces.Discrete,), q_network, parts)
+    return prepared.bind(make_algorithm(ReplaySetup.from_setup(prepared.setup, replay=checked_replay(prepared, parts))))
+
+
+def checked_replay(prepared: PreparedAgent[Any], parts: Mapping[str, Any]) -> Replay:
+    """Check the outputs of the network and its noise, and return the replay.
+
+    Args:
+      parts: the builder's keywords that are not settings.
+    """
     config, model = prepared.setup.config, parts["model"]
     check_outputs(model, prepared.output, prepared.env.action_space, config.head)
     if config.noise is not None and not (isinstance(model, Mapping) or is_own(model, q_network)):
         refuse_unused(config.noise, Noisy(), ["sigma"], "with a custom model, which defines its layers itself")
-    replay = resolve_replay(parts["replay"], prepared.env, config, before=1, after=config.n_step, data=prepared.setup.data)
-    return prepared.bind(make_algorithm(ReplaySetup.from_setup(prepared.setup, replay=replay)))
-
-
-RAINBOW: dict[str, Any] = {
-    "head": C51(),
-    "model": {"dueling": True},
-    "noise": Noisy(),
-    "epsilon_start": 0.0,
-    "epsilon_end": 0.0,
-    "n_step": 3,
-    "replay": Prioritized(exponent=0.5),
-    "learning_rate": 1e-3,
-    "adam_eps": 1.5e-4,
-}
-"""Settings of Rainbow that differ from DQN's defaults, which include double Q-learning. The learning rate suits the cross-entropy
-loss; Adam's ε is the paper's."""
-
-
-@suggest_arguments
-def make_rainbow(env: EnvLike, **keywords: Any) -> Agent:
-    """Rainbow (Hessel et al. 2018, table 1): DQN with C51, dueling streams, noisy layers without ε, 3-step returns, prioritized
-    replay and double Q-learning. Agents and their specs are those of ``make_dqn``.
-
-    Args:
-      env: as for ``make_dqn``.
-      keywords: keywords of ``make_dqn``, which override those in ``RAINBOW``; arguments of the network are added to its own. The
-        atoms, ``head=C51(v_min=…, v_max=…)``, must enclose the discounted returns of the environment; the default, ±10, suits
-        Atari's clipped rewards.
-    """
-    if isinstance(keywords.get("model"), Mapping):
-        keywords["model"] = {**RAINBOW["model"], **keywords["model"]}
-    return make_dqn(env, **{**RAINBOW, **keywords})
+    return resolve_replay(parts["replay"], prepared.env, config, before=1, after=config.n_step, data=prepared.setup.data)

@@ -197,6 +197,31 @@ def imitation_keywords(
     raise NotImplementedError
 
 
+def taught_replay_keywords(
+    env: EnvLike,
+    *,
+    teacher: Any = None,
+    teacher_obs: Callable[..., Any] | None = None,
+    model: Model | ModelFn | ModelArguments | None = None,
+    optimizer: Optimizer | None = None,
+    replay: ReplayFn | Option | str | Mapping[str, Any] | None = None,
+    data: Dataset | DatasetInfo | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    axis_name: str | None = None,
+    **settings: Any,
+) -> Agent:
+    """Keywords of Q-learning with replay and a teacher.
+
+    Args:
+      teacher: a trained policy without memory, as ``jaxrl.load_policy`` returns, or ``(agent, state)``, the state of one seed.
+        Required.
+      teacher_obs: as in ``make_dagger``.
+      replay: as in ``make_dqn``.
+      data: a dataset to learn from in place of rollouts, as in ``make_dqn``, such as the teacher's replay.
+    """
+    raise NotImplementedError
+
+
 def dataset_keywords(
     env: EnvLike,
     *,

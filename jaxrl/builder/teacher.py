@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,16 @@ from gymnasium import spaces
 
 from jaxrl.agent import policy_shapes
 from jaxrl.builder.attempt import show
+from jaxrl.builder.config import BufferConfig
+from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.spec import Described, build_again
 from jaxrl.builder.stand_in import stand_in
+from jaxrl.envs import resolve_env
+from jaxrl.optimize.learner import Learner
 from jaxrl.spaces.trees import describe_space, realize_space, same_shapes, zeros
-from jaxrl.types import Agent, AgentState, Env, HostEnv, Policy, PyTree
+from jaxrl.types import Agent, AgentState, Array, Env, EnvLike, HostEnv, Key, Policy, PyTree, StepInput
+
+R = TypeVar("R", bound=BufferConfig)
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,34 @@ class Teacher:
         return cls(agent, policy_shapes(agent), str(digest))
 
 
+@dataclass(frozen=True, kw_only=True)
+class TeacherSetup(ReplaySetup[R]):
+    """Setup of an algorithm with replay that learns from a teacher."""
+
+    teacher: Teacher
+    teacher_obs: Callable[[PyTree], PyTree] | None
+    """Function from an observation to one of the teacher's; None: they are the same."""
+
+    def init_student(self, key: Key, hyperparams: Any) -> Learner:
+        """Initialise the learner; if the teacher is not loaded, with NaN, from which a run stops at once."""
+        learner = self.init_learner(key, hyperparams)
+        if self.teacher.is_loaded:
+            return learner
+        return learner._replace(params=jax.tree.map(lambda x: x * jnp.nan, learner.params))
+
+    def shown(self, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key) -> tuple[PyTree, Array]:
+        """Return the teacher's carry and its greedy actions [B].
+
+        Args:
+          policy: the teacher's, from the student's state.
+          key: for draws of a teacher that makes any.
+        """
+        if self.teacher_obs is not None:
+            inputs = inputs._replace(obs=jax.vmap(self.teacher_obs)(inputs.obs))
+        carry, action, _ = self.teacher.agent.algorithm.act(policy, carry, inputs, env_id, key, explore=False)
+        return carry, action
+
+
 def _placeholder(x: Any) -> Any:
     if not isinstance(x, jax.ShapeDtypeStruct):
         return jnp.asarray(x)
@@ -87,6 +121,21 @@ def teacher_of(agent: Agent, policy: Policy) -> Teacher:
     for x in jax.tree.leaves(policy):
         digest.update(np.ascontiguousarray(x).tobytes())
     return Teacher(agent, policy, digest.hexdigest())
+
+
+def teacher_part(builder: str, env: EnvLike, parts: Mapping[str, Any]) -> Teacher:
+    """Return the teacher among a builder's keywords, for its environment.
+
+    Raises:
+      TypeError: there is none, or it is not a teacher.
+      ValueError: it does not fit the environment.
+    """
+    if parts["teacher"] is None:
+        raise TypeError(
+            f"{builder} learns from a trained policy: give it one with teacher=jaxrl.load_policy(run), or on the command line "
+            "with --teacher RUN"
+        )
+    return resolve_teacher(parts["teacher"], resolve_env(env), parts["teacher_obs"])
 
 
 def resolve_teacher(argument: Any, env: Env | HostEnv, observe: Callable[[PyTree], PyTree] | None = None) -> Teacher:

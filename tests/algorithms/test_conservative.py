@@ -16,7 +16,7 @@ import jaxrl
 from jaxrl.algorithms import sac
 from jaxrl.algorithms.common.critic_ensemble import Ensemble
 from jaxrl.algorithms.common.offline import conservative_updates
-from jaxrl.algorithms.common.offline.conservative import CQL, Conservative, Penalty, sampled_gap
+from jaxrl.algorithms.common.offline.conservative import CQL, Conservative, Penalty, conservative_term, sampled_gap
 from jaxrl.algorithms.common.offline.conservative_updates import ConservativeBatch, penalty, values_of_data
 from jaxrl.algorithms.common.q_heads import C51, IQN, QR, HLGauss, Scalar
 from jaxrl.algorithms.dqn import DQNConfig, dqn_loss
@@ -128,7 +128,7 @@ def test_the_term_of_dqn_is_over_the_allowed_actions(head: str) -> None:
     batch, params = Transitions(inputs, inputs, *of_rows), jit(model.init)(KEY(), inputs)
 
     def both(params: Any) -> Any:
-        own = dqn_loss(model, config, params, params, batch, None, None, 0.7)
+        own = dqn_loss(model, config, params, params, batch, None, None, [partial(conservative_term, 0.7)])
         plain, _ = dqn_loss(model, DQNConfig(head=HEADS[head]), params, params, batch, None)
         return own, plain, config.head.functions.values(model.apply(params, (), inputs)[1], inputs.obs)
 

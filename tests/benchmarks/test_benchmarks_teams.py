@@ -51,6 +51,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setitem(sys.modules, name, None)  # the end of the test restores what was there
     monkeypatch.delitem(sys.modules, "qmix_rnn")
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(jaxmarl_peer.initializers, "orthogonal", jaxmarl_peer.initializers.orthogonal)
     (tmp_path / "baselines/QLearning").mkdir(parents=True)
     (tmp_path / "baselines/QLearning/qmix_rnn.py").write_text(FILE)
     digests = {"QLearning/qmix_rnn.py": hashlib.sha256(FILE.encode()).hexdigest()}
@@ -75,6 +76,8 @@ def test_the_peers_trainings(clone: Path) -> None:
     section = side.train(2)
     assert section["env_steps"] == 2 * 3 * 8 * 26 * 2 and section["seconds"] > 0
     assert not np.array_equal(before, side.key)  # each training draws other numbers
+    kernel = jaxmarl_peer.initializers.orthogonal(2.0)(jax.random.key(0), (64, 256))
+    assert float(kernel.std()) == pytest.approx(2 / 8, rel=0.05)  # normal, of the same scale
 
 
 def test_a_clone_is_of_one_commit(tmp_path: Path) -> None:

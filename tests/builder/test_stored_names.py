@@ -39,6 +39,7 @@ BUILDERS = [
         "muzero",
         "ppo",
         "pqn",
+        "qdagger",
         "r2d2",
         "reinforce",
         "sac",

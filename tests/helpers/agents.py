@@ -90,7 +90,7 @@ def gymnax_id(algorithm: str) -> str:
 
 def required(algorithm: str, env: str | Env | HostEnv) -> dict[str, Any]:
     """Return the keywords without which the builder of an algorithm refuses an environment."""
-    if algorithm == "dagger":
+    if algorithm in TAUGHT:
         return {"teacher": some_teacher(env)}
     return {"data": random_dataset(suited(algorithm, env))} if algorithm in FROM_DATA else {}
 
@@ -130,8 +130,10 @@ def slow_unless(in_make_test: bool) -> Any:
     return () if in_make_test else pytest.mark.slow
 
 
-IN_A_SPEC = tuple(name for name in PLAYING if name != "dagger")
-"""Algorithms whose agents a spec describes entirely. DAgger's has no parameters of its teacher."""
+TAUGHT = ("dagger", "qdagger")
+"""Algorithms with a teacher."""
+IN_A_SPEC = tuple(name for name in PLAYING if name not in TAUGHT)
+"""Algorithms whose agents a spec describes entirely. Those with a teacher do not have its parameters there."""
 LEARN_FROM_ROWS = tuple(name for name in IN_A_SPEC if ALGORITHMS[name].family != "evolution")
 """Algorithms that learn from rollouts and discount rewards."""
 ESTIMATE_VALUES = tuple(name for name in LEARN_FROM_ROWS if name != "mpc")

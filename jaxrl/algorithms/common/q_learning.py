@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,12 @@ from jaxrl.models import split_mask
 from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay import Draw
+from jaxrl.replay.transitions import Transitions
 from jaxrl.rollout.collect import fold_each
 from jaxrl.types import Array, Key, Metrics, Policy, PyTree, StepInput
+
+ValueTerm: TypeAlias = Callable[[Array, Transitions, Callable[[Array], Array]], tuple[Array, dict[str, Array]]]
+"""Term of a loss that reads Q-values: (Q-values f32[N, n], batch, mean over valid rows) -> (loss, scalars to log)."""
 
 
 def epsilon(setup: AlgorithmSetup[Any], learner: Any) -> Array:

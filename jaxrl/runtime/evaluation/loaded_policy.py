@@ -127,7 +127,7 @@ class LoadedPolicy:
         return f"<LoadedPolicy of seed {self.seed}, {how}{self.about and f'; {self.about}'}>"
 
     def as_teacher(self) -> Teacher:
-        """Return the policy as a ``teacher``, which ``jaxrl.make_dagger`` takes; it shows the greedy action."""
+        """Return the policy as a ``teacher``, which ``make_dagger`` and ``make_qdagger`` take; it shows the greedy action."""
         return teacher_of(self._agent, self.policy)
 
     def arrays(self) -> dict[str, np.ndarray]:

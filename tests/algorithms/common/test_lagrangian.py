@@ -14,7 +14,7 @@ import pytest
 
 import jaxrl
 from jaxrl.agent import state_shapes
-from jaxrl.algorithms.common.constraints.costs import EpisodeCosts, add_rollout, no_costs
+from jaxrl.algorithms.common.constraints.costs import cost_of
 from jaxrl.algorithms.common.constraints.lagrangian import (
     ConstrainedOutput,
     ConstrainedPenaltyState,
@@ -29,6 +29,7 @@ from jaxrl.models import actor_critic
 from jaxrl.options import Clip, Lagrangian
 from jaxrl.parallel import data_parallel
 from jaxrl.returns import discounts, gae
+from jaxrl.rollout.episode_mean import EpisodeMean, add_rollout, no_episodes
 from jaxrl.runtime.checkpoint.restore import restore
 from jaxrl.runtime.checkpoint.store import save
 from jaxrl.types import Agent, Model, Rollout, StepInput, TimeStep
@@ -45,8 +46,8 @@ GAINS = {"cost_limit": 2.0, "pid_kp": 0.5, "pid_ki": 0.1, "pid_kd": 0.3}
 # ------------------------------------------------------------------------------------------------------------------ controller
 
 
-def costing(cost: float, count: float = 1.0) -> EpisodeCosts:
-    return EpisodeCosts(jnp.zeros(1), jnp.float32(cost * count), jnp.float32(count))
+def costing(cost: float, count: float = 1.0) -> EpisodeMean:
+    return EpisodeMean(jnp.zeros(1), jnp.float32(cost * count), jnp.float32(count))
 
 
 def multipliers(costs: list[float], **gains: float) -> list[float]:
@@ -80,7 +81,7 @@ def test_the_multiplier_rises_above_the_limit_and_falls_below_it() -> None:
 
 
 def test_it_waits_for_the_first_episode_to_end() -> None:
-    state = ConstraintState(no_costs(1), *(jnp.float32(x) for x in (0.25, 0.5, 0.75)))
+    state = ConstraintState(no_episodes(1), *(jnp.float32(x) for x in (0.25, 0.5, 0.75)))
     assert_bit_equal(controlled(state, SimpleNamespace(**GAINS)), state)
 
 
@@ -128,8 +129,8 @@ def random_rows(seed: int, num_rollouts: int = 3, t: int = 12, b: int = 4) -> tu
 def test_costs_of_episodes_are_those_of_a_loop(smoothing: float) -> None:
     """Over the seams of rollouts. Rows that are not valid do not count."""
     rollouts, finished = random_rows(0)
-    costs, total, count = no_costs(4), 0.0, 0.0
-    add = jit(lambda costs, rollout: add_rollout(costs, rollout, jnp.float32(smoothing), None))
+    costs, total, count = no_episodes(4), 0.0, 0.0
+    add = jit(lambda costs, rollout: add_rollout(costs, rollout, cost_of(rollout), jnp.float32(smoothing), None))
     for rollout, over in zip(rollouts, finished, strict=True):
         costs, ended = add(costs, rollout)
         total, count = smoothing * total + sum(over), smoothing * count + len(over)
@@ -139,18 +140,22 @@ def test_costs_of_episodes_are_those_of_a_loop(smoothing: float) -> None:
 
 def test_the_estimate_stays_while_no_episode_ends() -> None:
     never = rows_of(*(np.full((n, 2), x) for n, x in ((3, True), (4, False), (3, False))), np.ones((3, 2)), [0, 1])
-    before = EpisodeCosts(jnp.zeros(2), jnp.float32(6.0), jnp.float32(4.0))
+    before = EpisodeMean(jnp.zeros(2), jnp.float32(6.0), jnp.float32(4.0))
     for smoothing in (0.0, 0.5):
-        after, ended = add_rollout(before, never, jnp.float32(smoothing), None)
+        after, ended = add_rollout(before, never, cost_of(never), jnp.float32(smoothing), None)
         assert (float(after.mean), int(ended.count)) == (1.5, 0) and to_floats({"cost": ended}) == {"cost": None}
         np.testing.assert_array_equal(after.running, [3, 3])
 
 
 def test_devices_agree_on_the_estimate() -> None:
     rollouts, _ = random_rows(1)
-    alone, _ = add_rollout(no_costs(4), rollouts[0], jnp.float32(0), None)
+    alone, _ = add_rollout(no_episodes(4), rollouts[0], cost_of(rollouts[0]), jnp.float32(0), None)
     halves = jax.tree.map(lambda x: jnp.stack(jnp.split(x, 2, -1)), rollouts[0])
-    shared, ended = jax.vmap(lambda half: add_rollout(no_costs(2), half, jnp.float32(0), "d"), axis_name="d")(halves)
+
+    def on_a_device(half: Rollout) -> Any:
+        return add_rollout(no_episodes(2), half, cost_of(half), jnp.float32(0), "d")
+
+    shared, ended = jax.vmap(on_a_device, axis_name="d")(halves)
     np.testing.assert_allclose(shared.mean, [alone.mean] * 2, rtol=1e-6)
     np.testing.assert_allclose(shared.running.ravel(), alone.running, rtol=1e-6)
     assert int(ended.count.sum()) == int(alone.count)
@@ -165,7 +170,7 @@ def test_advantages_are_those_of_rewards_less_those_of_costs() -> None:
     value, of_rewards = (rng.normal(size=(n, 4)).astype(np.float32) for n in (13, 12))
     hp, multiplier = PPOHyperparams(gamma=0.9, gae_lambda=0.8), 1.5
     rows = SimpleNamespace(advantage=of_rewards, _replace=lambda **fields: fields)
-    state = ConstraintState(no_costs(4), jnp.float32(multiplier), jnp.zeros(()), jnp.zeros(()))
+    state = ConstraintState(no_episodes(4), jnp.float32(multiplier), jnp.zeros(()), jnp.zeros(()))
     made = constrained(rows, state, rollout, jnp.asarray(value), hp)
     cost = np.where(rollout.valid, rollout.info["cost"], 0)
     of_costs = np.asarray(gae(cost, *discounts(rollout, 0.9, 0.8), value[:-1], value[1:], rollout.valid))

@@ -25,7 +25,8 @@ from jaxrl.algorithms.common.q_heads import (
     normal_histogram,
     projected,
 )
-from jaxrl.algorithms.dqn import RAINBOW, DQNConfig, dqn_loss
+from jaxrl.algorithms.dqn import DQNConfig, dqn_loss
+from jaxrl.algorithms.rainbow import SETTINGS
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.options import Noisy, Spread
 from jaxrl.metrics import to_floats
@@ -318,7 +319,7 @@ def test_rainbow_is_dqn_with_all_of_it_but_what_is_given() -> None:
     settings = {name: value for name, value in tiny("dqn").settings.items() if name != "n_step"}
     agent = jaxrl.make_rainbow(probes.truncation(), **{**settings, **mine})
     given, network = agent.spec["settings"], {"hidden_sizes": (8,), "dueling": True}
-    assert agent.spec == small_dqn(probes.truncation(), **{**RAINBOW, **mine, "model": network}).spec
+    assert agent.spec == small_dqn(probes.truncation(), **{**SETTINGS, **mine, "model": network}).spec
     assert (given["head"]["num_atoms"], given["n_step"], given["learning_rate"]) == (5, 3, 0.5)
     assert given["noise"] == as_data(Noisy()) and given["replay"]["exponent"] == 0.5 and "bootstrap" not in given  # double
     before = agent.init(KEY())

@@ -12,12 +12,13 @@ from typing import Annotated, Any, NamedTuple
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common import on_policy
-from jaxrl.algorithms.common.constraints.costs import EpisodeCosts, add_rollout, check_env_cost, cost_of, no_costs
+from jaxrl.algorithms.common.constraints.costs import check_env_cost, cost_of
 from jaxrl.algorithms.common.ppo_objectives import PenaltyState
 from jaxrl.builder.prepare import PreparedAgent
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.optimize.learner import Learner
 from jaxrl.returns import discounts, gae
+from jaxrl.rollout.episode_mean import EpisodeMean, add_rollout, no_episodes
 from jaxrl.settings.options import Option, hyperparameter, option
 from jaxrl.settings.validation import Range
 from jaxrl.types import ApplyFn, Array, Mean, Model, PyTree, Rollout, StepInput
@@ -51,7 +52,7 @@ class Lagrangian(Option):
 class ConstraintState(NamedTuple):
     """Costs of episodes, and the state of the controller."""
 
-    costs: EpisodeCosts
+    costs: EpisodeMean
     multiplier: Array
     """f32[]: λ."""
     integral: Array
@@ -77,7 +78,7 @@ def with_constraint_state(setup: AlgorithmSetup[Any], learner: Any) -> Any:
     if setup.config.constraint is None:
         return learner
     zero, kind = jnp.zeros((), jnp.float32), ConstrainedPenaltyState if isinstance(learner, PenaltyState) else ConstrainedLearner
-    return kind(**learner._asdict(), constraint=ConstraintState(no_costs(setup.config.num_envs), zero, zero, zero))
+    return kind(**learner._asdict(), constraint=ConstraintState(no_episodes(setup.config.num_envs), zero, zero, zero))
 
 
 def observe(setup: AlgorithmSetup[Any], learner: Any, rollout: Rollout) -> Any:
@@ -85,7 +86,9 @@ def observe(setup: AlgorithmSetup[Any], learner: Any, rollout: Rollout) -> Any:
     observed = on_policy.observe(setup, learner, rollout)
     if setup.config.constraint is None:
         return observed
-    costs, _ = add_rollout(learner.constraint.costs, rollout, setup.current(learner).cost_smoothing, setup.axis_name)
+    costs, _ = add_rollout(
+        learner.constraint.costs, rollout, cost_of(rollout), setup.current(learner).cost_smoothing, setup.axis_name
+    )
     return observed._replace(constraint=learner.constraint._replace(costs=costs))
 
 
@@ -112,7 +115,7 @@ def update_multiplier(setup: AlgorithmSetup[Any], learner: Any, rollout: Rollout
     a constraint the same learner and nothing."""
     if setup.config.constraint is None:
         return learner, {}
-    costs, ended = add_rollout(learner.constraint.costs, rollout, hp.cost_smoothing, setup.axis_name)
+    costs, ended = add_rollout(learner.constraint.costs, rollout, cost_of(rollout), hp.cost_smoothing, setup.axis_name)
     state = controlled(learner.constraint._replace(costs=costs), hp)
     return learner._replace(constraint=state), {"charts/episodic_cost": ended, "losses/lagrange_multiplier": state.multiplier}
 

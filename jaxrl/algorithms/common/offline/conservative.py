@@ -5,6 +5,7 @@ lowers those of all actions and raises those of the data's actions. Its updates 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -14,6 +15,7 @@ import optax
 
 from jaxrl.distributions import select_actions
 from jaxrl.models.heads import masked
+from jaxrl.replay.transitions import Transitions
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.options import Option, hyperparameter, option
 from jaxrl.settings.validation import Count, CountOrZero, NonNegative, Positive, Range
@@ -112,6 +114,14 @@ def discrete_gap(values: Array, action: Array, obs: PyTree) -> Array:
       action: those of the data, i32[N].
     """
     return jax.nn.logsumexp(masked(values, obs), -1) - select_actions(values, action)
+
+
+def conservative_term(
+    weight: Array | float, values: Array, batch: Transitions, mean: Callable[[Array], Array]
+) -> tuple[Array, dict[str, Array]]:
+    """Return the mean ``discrete_gap``, given its weight, as a ``jaxrl.algorithms.common.q_learning.ValueTerm``."""
+    gap = mean(batch.weight * discrete_gap(values, batch.action, batch.inputs.obs))
+    return weight * gap, {"losses/conservative_gap": gap}
 
 
 class Penalty(NamedTuple):

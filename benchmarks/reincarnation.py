@@ -1,0 +1,123 @@
+"""Reincarnation: QDagger continues from a teacher that is not trained to its end, beside DQN from nothing with the same rows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import jaxrl
+from benchmarks.distillation import mean_return
+from benchmarks.markdown import Requirement, requirement_table, table
+from benchmarks.record import write_result
+from benchmarks.scores import bootstrap_interval
+from benchmarks.speed import say
+from jaxrl.algorithms.presets import PRESETS, interval_text
+from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_devices
+from jaxrl.types import Agent
+
+EPISODES = 1024
+"""Greedy episodes of the teacher, and of each student."""
+NUM_SEEDS = 8
+
+
+class Case(NamedTuple):
+    """A teacher, and the sizes of its student."""
+
+    teacher: str
+    """Preset of the teacher."""
+    teacher_steps: int
+    """Length of the teacher's training."""
+    total_steps: int
+    """Rows of QDagger, those of the teacher included, and of DQN."""
+    student: dict[str, Any]
+    """Settings of QDagger alone."""
+    both: dict[str, Any]
+    """Settings of QDagger and DQN."""
+
+
+CASES = {
+    "cartpole": Case("ppo-cartpole", 20_000, 20_000, {}, {}),
+    "acrobot": Case("ppo-acrobot", 50_000, 20_000, {}, {}),
+}
+
+
+def measure(out: Path, work: Path, only: Mapping[str, Case] = CASES, *, quiet: bool = False) -> dict[str, Any]:
+    """Train all teachers and students, and write ``out/reincarnation.json``. Interrupted runs resume from ``work``."""
+    request_cpu_devices()
+    enable_compilation_cache()
+    found = {name: measure_case(name, case, work, quiet=quiet) for name, case in only.items()}
+    result = write_result(out, "reincarnation", episodes=EPISODES, cases=found)
+    shutil.rmtree(work, ignore_errors=True)
+    return result
+
+
+def measure_case(name: str, case: Case, work: Path, *, quiet: bool) -> dict[str, Any]:
+    preset = PRESETS[case.teacher]
+    how: dict[str, Any] = {"tensorboard": False, "quiet": quiet}
+    agent = getattr(jaxrl, f"make_{preset.algorithm}")(preset.env, **preset.settings)
+    folder = work / case.teacher
+    jaxrl.run(agent, case.teacher_steps, out=folder, **how)
+    teacher = jaxrl.load_policy(folder, which="last")
+    students = {
+        "qdagger": jaxrl.make_qdagger(preset.env, teacher=teacher, **case.student, **case.both),
+        "dqn": jaxrl.make_dqn(preset.env, **case.both),
+    }
+    found: dict[str, Any] = {"teacher": float(mean_return(agent, teacher.policy, EPISODES)), "teacher_steps": case.teacher_steps}
+    for which, student in students.items():
+        found[which], found["rows"] = returns_of(student, case.total_steps, work / f"{name}-{which}", how)
+    say(f"{name}: teacher {found['teacher']:.1f}, QDagger {np.mean(found['qdagger']):.1f}, DQN {np.mean(found['dqn']):.1f}")
+    return found
+
+
+def returns_of(agent: Agent, total_steps: int, folder: Path, how: Mapping[str, Any]) -> tuple[list[float], int]:
+    """Train all seeds of an agent; return their greedy returns, and the rows of each."""
+    states, history = jaxrl.run(agent, total_steps, seeds=NUM_SEEDS, out=folder, **how)
+    each = (jax.tree.map(lambda x, i=i: x[i], states) for i in range(NUM_SEEDS))
+    return [float(mean_return(agent, state, EPISODES)) for state in each], int(history["rows"][-1])
+
+
+# --------------------------------------------------------------------------------------------------------------------- figures
+
+
+def requirements(result: Mapping[str, Any]) -> list[Requirement]:
+    """Return what is required."""
+    rows = []
+    for name, case in result["cases"].items():
+        student = float(np.mean(case["qdagger"]))
+        for title, other in (("the teacher", case["teacher"]), ("DQN", float(np.mean(case["dqn"])))):
+            rows.append((f"{name}: above {title}", f"> {other:.1f}", f"{student:.1f}", student > other))
+    return rows
+
+
+def missed(result: Mapping[str, Any]) -> bool:
+    """Return whether a requirement is not met."""
+    return not all(is_met for *_, is_met in requirements(result))
+
+
+# ---------------------------------------------------------------------------------------------------------------------- report
+
+
+def reincarnation_report(result: Mapping[str, Any]) -> str:
+    """Return the result as Markdown."""
+    rows = []
+    for name, case in result["cases"].items():
+        scores = [
+            interval_text(float(np.mean(case[which])), *bootstrap_interval(np.array(case[which]))) for which in ("qdagger", "dqn")
+        ]
+        about = f"`{CASES[name].teacher}`, {case['teacher_steps']:,} steps"
+        rows.append([about, f"{case['teacher']:.1f}", f"{case['rows']:,}", *scores])
+    lines = [
+        "## Reincarnation",
+        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
+        table(["teacher", "its return", "rows of the student", "QDagger", "DQN from nothing"], rows),
+        f"QDagger, {NUM_SEEDS} seeds with one teacher each case, beside DQN with the same settings and number of rows. Mean "
+        f"return of {result['episodes']:,} greedy episodes of the teacher, and of each student at the end of its training, with "
+        "a 95 % bootstrap interval over seeds.",
+        requirement_table(requirements(result)),
+    ]
+    return "\n\n".join(lines)
