@@ -104,7 +104,7 @@ class SignNoise(IndependentNoise):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class LowRankKernel:
-    """Kernel f32[n, m] of a dense layer plus the product of two narrow matrices, which is never computed.
+    """Kernel f32[n, m] of a dense layer plus the product of two narrow matrices, which dense layers do not compute.
 
     All members share ``kernel``, so that their products with it are one.
     """
@@ -118,6 +118,10 @@ class LowRankKernel:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.kernel.shape
+
+    def whole(self) -> Array:
+        """Return the sum."""
+        return self.kernel + self.left @ self.right.T
 
 
 @option("low_rank")

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.distributions import Categorical, MultiCategorical
+from jaxrl.evolution.noise import LowRankKernel
 from jaxrl.models.cores import CORES, Core
 from jaxrl.models.heads import ActionHead, ActorCriticOutput, PolicyHead, masked
-from jaxrl.models.initialisers import dense
+from jaxrl.models.initialisers import compute_type, dense
 from jaxrl.models.torso import Network, Torso
 from jaxrl.types import Array, PyTree, StepInput
 
@@ -85,11 +86,17 @@ class RecurrentCore(nn.Module):
     def kind(self) -> Core:
         return CORES[self.network.core]  # type: ignore[index]
 
-    def encode(self, inputs: StepInput) -> Array:
-        """Compute the core's input, f32[..., gates·core_size]. Needs no carry, so it runs for all rows at once."""
-        return self.core_input(self.encoder(inputs)).astype(jnp.float32)
+    def encode(self, inputs: StepInput) -> Array | list[Array]:
+        """Compute the inputs of the core's gates, f32[..., core_size] each, or of a parallel core, f32[..., core_size]. Needs no
+        carry, so it runs for all rows at once.
 
-    def core(self, carry: PyTree, x: Array, is_first: Array) -> tuple[PyTree, Array]:
+        The gates are separate arrays, because XLA on a CPU does not vectorise a loop's arithmetic that reads parts of its row: a
+        forward pass of a GRU takes up to four times as long.
+        """
+        x = self.core_input(self.encoder(inputs)).astype(jnp.float32)
+        return x if self.kind.step is None else jnp.split(x, self.kind.gates, axis=-1)
+
+    def core(self, carry: PyTree, x: Any, is_first: Array) -> tuple[PyTree, Array]:
         """Advance the core by one step, or by all of them if it is parallel, and return (carry, features).
 
         The carry is reset where an episode starts.
@@ -99,6 +106,18 @@ class RecurrentCore(nn.Module):
         carry = jax.tree.map(lambda x: jnp.where(is_first[..., None], 0.0, x), carry)
         carry = self.kind.step(carry, x, lambda x: self.core_recurrent(x).astype(jnp.float32))
         return carry, jax.tree.leaves(carry)[0]
+
+    @property
+    def has_rows(self) -> bool:
+        """True if ``core_rows`` can be called."""
+        return self.kind.rows is not None
+
+    def core_rows(self, carry: PyTree, x: Any, is_first: Array) -> tuple[PyTree, Array]:
+        """Advance the core by all rows, [T, B], and return (carry, features)."""
+        kernel = self.core_recurrent.variables["params"]["kernel"]
+        kernel = kernel.whole() if isinstance(kernel, LowRankKernel) else kernel
+        carries = self.kind.rows(carry, x, is_first, kernel.astype(compute_type(self.network.dtype)))  # type: ignore[misc]
+        return carries[-1], carries
 
 
 class RecurrentActorCritic(RecurrentCore):
@@ -143,11 +162,19 @@ class SeparateActorCritic(nn.Module):
         self.policy_head = PolicyHead(self.action_space, self.squash)
         self.value_head = dense(self.num_values or 1, 1.0)
 
-    def encode(self, inputs: StepInput) -> tuple[Array, Array]:
+    def encode(self, inputs: StepInput) -> tuple[Any, Any]:
         return self.actor.encode(inputs), self.critic.encode(inputs)
 
-    def core(self, carry: PyTree, x: tuple[Array, Array], is_first: Array) -> tuple[PyTree, tuple[Array, Array]]:
+    def core(self, carry: PyTree, x: tuple[Any, Any], is_first: Array) -> tuple[PyTree, tuple[Array, Array]]:
         actor, critic = self.actor.core(carry[0], x[0], is_first), self.critic.core(carry[1], x[1], is_first)
+        return (actor[0], critic[0]), (actor[1], critic[1])
+
+    @property
+    def has_rows(self) -> bool:
+        return all(CORES[str(each.core)].rows is not None for each in (self.network, self.critic_network))
+
+    def core_rows(self, carry: PyTree, x: tuple[Any, Any], is_first: Array) -> tuple[PyTree, tuple[Array, Array]]:
+        actor, critic = self.actor.core_rows(carry[0], x[0], is_first), self.critic.core_rows(carry[1], x[1], is_first)
         return (actor[0], critic[0]), (actor[1], critic[1])
 
     def heads(self, hidden: tuple[Array, Array], obs: PyTree) -> ActorCriticOutput:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.models.cores.attention import AttentionCore, empty_cache
+from jaxrl.models.cores.gru_rows import gru, gru_rows
 from jaxrl.models.cores.state_space import StateSpaceCore, zero_states
 from jaxrl.models.initialisers import drawn_at_once
 from jaxrl.models.torso import Network
@@ -20,21 +21,17 @@ from jaxrl.types import Array, Key, Model, PyTree, StepInput
 # ------------------------------------------------------------------------------------------------------------------------ gates
 
 
-def gru(carry: Array, gates: Array, recurrent: Callable[[Array], Array]) -> Array:
-    """Compute one GRU step (Cho et al. 2014, reset gate after the matmul) from the inputs of the three gates, [..., 3·size]."""
-    x_r, x_z, x_n = jnp.split(gates, 3, axis=-1)
-    h_r, h_z, h_n = jnp.split(recurrent(carry), 3, axis=-1)
-    update = jax.nn.sigmoid(x_z + h_z)
-    return update * carry + (1 - update) * jnp.tanh(x_n + jax.nn.sigmoid(x_r + h_r) * h_n)
+def gru_step(carry: Array, gates: Sequence[Array], recurrent: Callable[[Array], Array]) -> Array:
+    return gru(carry, gates, recurrent(carry))[0]
 
 
-def lstm(carry: tuple[Array, Array], gates: Array, recurrent: Callable[[Array], Array]) -> tuple[Array, Array]:
-    """Compute one LSTM step (Gers et al. 2000) from the inputs of the four gates, [..., 4·size]; the carry is (hidden, cell).
+def lstm_step(carry: tuple[Array, Array], gates: Sequence[Array], recurrent: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """Compute one LSTM step (Gers et al. 2000) from the inputs of the four gates, [..., size] each; the carry is (hidden, cell).
 
     The forget gate has an additional bias of 1, so that it is open at the start (Jozefowicz et al. 2015).
     """
     hidden, cell = carry
-    write, forget, new, read = jnp.split(gates + recurrent(hidden), 4, axis=-1)
+    write, forget, new, read = map(jnp.add, gates, jnp.split(recurrent(hidden), 4, axis=-1))
     cell = jax.nn.sigmoid(forget + 1) * cell + jax.nn.sigmoid(write) * jnp.tanh(new)
     return jax.nn.sigmoid(read) * jnp.tanh(cell), cell
 
@@ -49,8 +46,11 @@ class Core(NamedTuple):
     """(network, batch_size) -> zeros."""
     gates: int = 1
     """Size of its input in multiples of ``core_size``."""
-    step: Callable[[Any, Array, Callable[[Array], Array]], Any] | None = None
+    step: Callable[[Any, Sequence[Array], Callable[[Array], Array]], Any] | None = None
     """(carry, inputs of the gates, recurrent matmul) -> carry, whose first leaf is the input of the next layer."""
+    rows: Callable[[Any, Sequence[Array], Array, Array], Any] | None = None
+    """Steps of all rows, if there is a faster way than one after another: (carry, inputs of the gates [T, B, core_size],
+    is_first [T, B], recurrent kernel) -> carries [T, B, core_size]."""
     layers: Callable[[Network], nn.Module] | None = None
     """Module in place of ``step``: (carry, inputs [T, B, core_size], is_first [T, B]) -> (carry, features [T, B, core_size])."""
 
@@ -64,8 +64,8 @@ def _zeros(network: Network, batch_size: int) -> Array:
 
 
 CORES = {
-    "gru": Core(_zeros, 3, gru),
-    "lstm": Core(lambda network, batch_size: (_zeros(network, batch_size), _zeros(network, batch_size)), 4, lstm),
+    "gru": Core(_zeros, 3, gru_step, gru_rows),
+    "lstm": Core(lambda network, batch_size: (_zeros(network, batch_size), _zeros(network, batch_size)), 4, lstm_step),
     "attention": Core(empty_cache, layers=AttentionCore),
     "s5": Core(zero_states, layers=StateSpaceCore),
 }
@@ -76,7 +76,7 @@ def recurrent(network: Any, initial_carry: Callable[[int], PyTree], *, parallel:
     """Build the ``Model`` of a network in three parts: ``encode`` and ``heads`` for all rows at once, ``core`` for one step.
 
     Args:
-      network: flax module with these methods.
+      network: flax module with these methods; one with a method ``core_rows`` and ``has_rows`` computes all steps by it.
       initial_carry: batch_size -> the carry at the start of an episode.
       parallel: ``core`` also computes all rows at once, [T, B], and one step is the case of T = 1.
     """
@@ -103,7 +103,10 @@ def recurrent(network: Any, initial_carry: Callable[[int], PyTree], *, parallel:
             return run(carry, *row, method=network.core)
 
         gates = run(inputs, method=network.encode)
-        carry, hidden = jax.lax.scan(step, carry, (gates, inputs.is_first))
+        if getattr(network, "has_rows", False):
+            carry, hidden = run(carry, gates, inputs.is_first, method=network.core_rows)
+        else:
+            carry, hidden = jax.lax.scan(step, carry, (gates, inputs.is_first))
         return carry, run(hidden, inputs.obs, method=network.heads)
 
     apply, unroll = (single_row, all_rows) if parallel else (all_rows, row_by_row)
