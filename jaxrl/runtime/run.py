@@ -24,7 +24,7 @@ from jaxrl.runtime.datasets.files import load_again
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs.live_status import LiveStatus
 from jaxrl.runtime.logs.run_folder import WORKERS, read_config
-from jaxrl.runtime.system.devices import enable_compilation_cache
+from jaxrl.runtime.system.devices import enable_compilation_cache, gathered
 from jaxrl.runtime.training_loop.agreement import check_alike, open_folder
 from jaxrl.runtime.training_loop.open_trainer import devices_for, open_driver
 from jaxrl.runtime.training_loop.outcome import RunDiverged as RunDiverged
@@ -159,7 +159,8 @@ def run(
         display.
 
     Returns:
-      ``(states, history)``. States have the leading axis [num_seeds]. History maps ``iteration, rows, seconds, sps`` to
+      ``(states, history)``. States have the leading axis [num_seeds]; those of several CPU devices are moved to the first, except
+      for large arrays, such as replay buffers. History maps ``iteration, rows, seconds, sps`` to
       [num_rows], and ``env_steps`` (valid rows so far), ``diverged`` and each metric's log key to [num_rows, num_seeds]. Entries
       are NaN where nothing was counted: no episode ended, or no evaluation was due. There is a row per chunk and, with
       evaluations, a first row for the initial policies.
@@ -255,6 +256,7 @@ def _run(
             if status:
                 status.end(*end_of(session, summary))
     progress.note(summary)
+    states = gathered(states)
     return states, history_of(agent, session, states, summary, shown=not hidden)
 
 

@@ -107,12 +107,16 @@ def test_programs_are_traced_while_the_garbage_collector_rests(agent: Agent) -> 
 
 @pytest.mark.slow
 def test_seeds_over_two_devices_equal_seeds_alone(agent: Agent, finished: Finished) -> None:
-    states = finished.states
-    assert len(states.actor.done.sharding.device_set) == 2
-    on_host = jax.device_get(states)
+    on_host = jax.device_get(finished.states)
     for row, seed in enumerate(SEEDS):
         alone, _ = run_steps(agent, agent.init(jax.random.key(seed), {"total_steps": 160}), 5)
         assert_close(jax.tree.map(lambda x, row=row: x[row], on_host), alone)
+
+
+def test_results_are_on_one_device(finished: Finished) -> None:
+    """Training was on two."""
+    assert len(finished.driver._mesh.devices.ravel()) == 2
+    assert all(len(x.sharding.device_set) == 1 for x in jax.tree.leaves(finished.states))
 
 
 def test_devices_never_communicate(finished: Finished) -> None:
