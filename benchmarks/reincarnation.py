@@ -37,12 +37,12 @@ class Case(NamedTuple):
     student: dict[str, Any]
     """Settings of QDagger alone."""
     both: dict[str, Any]
-    """Settings of QDagger and DQN."""
+    """Settings of both."""
 
 
 CASES = {
-    "cartpole": Case("ppo-cartpole", 20_000, 20_000, {}, {}),
-    "acrobot": Case("ppo-acrobot", 50_000, 20_000, {}, {}),
+    "cartpole": Case("ppo-cartpole", 20_000, 10_000, {"teacher_steps": 2_000}, {}),
+    "acrobot": Case("ppo-acrobot", 100_000, 20_000, {"teacher_steps": 2_000}, {}),
 }
 
 

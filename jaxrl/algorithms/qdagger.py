@@ -55,7 +55,7 @@ class QDaggerHyperparams(NamedTuple):
     known. In the warm-up it acts too. With 0 it never does, and its loss does not fade."""
     distillation_weight: NonNegative = 1.0
     """λ₀, the weight of the teacher's actions in the loss before it fades; 0: DQN, with rows of the teacher."""
-    temperature: Positive = 1.0
+    temperature: Positive = 0.1
     """τ of the student's policy softmax(Q/τ) in the loss of the teacher's actions."""
     conservative_weight: NonNegative = 1.0
     """``Conservative.weight``."""

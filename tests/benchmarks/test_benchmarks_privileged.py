@@ -28,18 +28,19 @@ def test_steps_to_a_return() -> None:
     ],
 )
 def test_medians_are_compared(plain: list[int | None], sees: list[int | None], shown: str, met: bool) -> None:
-    result: dict[str, Any] = {**ABOUT, "total_steps": 400, "solved": 475.0, "steps": {"plain": plain, "privileged": sees}}
+    result: dict[str, Any] = {**ABOUT, "total_steps": 400, "solved": 475.0, "steps": {"8": {"plain": plain, "privileged": sees}}}
     assert privileged.missed(result) is not met
     report = privileged.privileged_report(result)
-    assert f"| {shown:>8} |" in report and "3 of 3" in report and ("NO" in report) is not met
+    assert f" {shown} |" in report and "3 of 3" in report and ("NO" in report) is not met
 
 
 @pytest.mark.slow
 def test_a_tiny_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(privileged, "EPISODES", 2)
     monkeypatch.setattr(privileged, "SOLVED", 5.0)
-    monkeypatch.setattr(privileged, "PRESET", privileged.PRESET._replace(num_seeds=2))
-    result = privileged.measure(tmp_path / "out", tmp_path / "work", 8_192, quiet=True)
+    monkeypatch.setattr(privileged, "NUM_SEEDS", 2)
+    monkeypatch.setattr(privileged, "SIZES", {8: 4})
+    result = privileged.measure(tmp_path / "out", tmp_path / "work", 4_096, quiet=True)
     assert json.loads((tmp_path / "out/privileged.json").read_text()) == json.loads(json.dumps(result))
-    assert all(len(steps) == 2 and steps[0] is not None for steps in result["steps"].values())
+    assert all(len(steps) == 2 and steps[0] is not None for steps in result["steps"]["8"].values())
     assert not (tmp_path / "work").exists()
