@@ -30,7 +30,7 @@ from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, shuffled
 from jaxrl.returns import discounts, lambda_returns
-from jaxrl.rollout.agents import as_lanes, by_agent
+from jaxrl.rollout.agents import as_lanes, by_agent, sequences_as_lanes, sequences_by_agent
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.rollout.outputs import apply_model
 from jaxrl.settings import hyperparams as shared
@@ -82,8 +82,8 @@ class PQNHyperparams(NamedTuple):
 
 
 class PQNRows(NamedTuple):
-    """Training rows, [N]; with memory sequences of them, [N, T]. With a decomposition, those of environments; inputs and actions
-    are then [N, A, ...]."""
+    """Training rows, [N]; with memory sequences of them, [N, T]. With a decomposition, those of environments; inputs, actions and
+    ``alive`` then have another axis, of agents, [N, A, ...] or [N, T, A, ...]."""
 
     inputs: StepInput
     action: Array
@@ -91,9 +91,9 @@ class PQNRows(NamedTuple):
     """The λ-return."""
     valid: Array
     carry: PyTree = ()
-    """[N, ...] at the start of each sequence; () without memory."""
+    """[N, ...] or [N, A, ...] at the start of each sequence; () without memory."""
     alive: Array | tuple[()] = ()
-    """With a decomposition: which agents act, bool[N, A]."""
+    """With a decomposition: which agents act, bool."""
 
 
 # ------------------------------------------------------------------------------------------------------------------------ loss
@@ -115,7 +115,7 @@ def targets(
     """
     flat = lambda tree: jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), tree)  # noqa: E731
     if jax.tree.leaves(rollout.carry):
-        return sequence_targets(model, params, rollout, hp)
+        return sequence_targets(model, params, rollout, hp, value)
     rows, num_lanes = rollout.valid.size, rollout.valid.shape[1]
     q_values = model.apply(params, (), flat(rollout.inputs))[1]
     reached = q_values[num_lanes:].max(-1).reshape(rollout.valid.shape)
@@ -134,25 +134,34 @@ def targets(
     return PQNRows(inputs, action, target, valid, alive=alive), error
 
 
-def sequence_targets(model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams) -> tuple[PQNRows, Array]:
-    """Return the same of a rollout with memory: sequences [B, T] that begin with the carry of acting, and errors f32[B, T]."""
+def sequence_targets(
+    model: Model, params: PyTree, rollout: Rollout, hp: PQNHyperparams, value: TeamValue | None
+) -> tuple[PQNRows, Array]:
+    """Return the same of a rollout with memory: sequences [N, T] that begin with the carry of acting, and errors f32[N, T]."""
     q_values = model.unroll(params, rollout.carry, rollout.inputs)[1]
-    returns = lambda_returns(rollout.reward, *discounts(rollout, hp.gamma, hp.q_lambda), q_values[1:].max(-1), rollout.valid)
-    error = zero_invalid(returns - select_actions(q_values[:-1], rollout.action), rollout.valid)
-    inputs = jax.tree.map(lambda x: x[:-1], rollout.inputs)
-    rows = PQNRows(inputs, rollout.action, zero_invalid(returns, rollout.valid), rollout.valid)
-    rows, error = jax.tree.map(lambda x: x.swapaxes(0, 1), (rows, error))
-    return rows._replace(carry=rollout.carry), error
+    reached, chosen = q_values[1:].max(-1), select_actions(q_values[:-1], rollout.action)
+    inputs, team, each = jax.tree.map(lambda x: x[:-1], rollout.inputs), rollout, 0
+    if value is not None:
+        chosen = value.chosen(params, chosen, rollout.valid, inputs.obs)
+        team, reached, each = team_rows(rollout, value.num_agents), value.reached(params, rollout, reached), value.num_agents
+    returns = lambda_returns(team.reward, *discounts(team, hp.gamma, hp.q_lambda), reached, team.valid)
+    target, error = zero_invalid((returns, returns - chosen), team.valid)
+    inputs, action, alive = sequences_by_agent((inputs, rollout.action, rollout.valid if each else ()), each)
+    target, error, valid = jax.tree.map(lambda x: x.swapaxes(0, 1), (target, error, team.valid))
+    return PQNRows(inputs, action, target, valid, by_agent(rollout.carry, each), alive), error
 
 
 def pqn_loss(
     model: Model, params: PyTree, batch: PQNRows, axis_name: str | None, value: TeamValue | None = None
 ) -> tuple[Array, dict[str, Array]]:
     """Mean of ½·(G − Q(s, a))² over the valid rows of all devices (Gallici et al. 2024, algorithm 1); G is a constant."""
-    inputs, action, alive = as_lanes((batch.inputs, batch.action, batch.alive), value.num_agents if value else 0)
-    chosen = select_actions(apply_model(model, params, inputs, batch.carry), action)
+    each, has_memory = value.num_agents if value else 0, bool(jax.tree.leaves(batch.carry))
+    lanes = sequences_as_lanes if has_memory else as_lanes
+    inputs, action, alive = lanes((batch.inputs, batch.action, batch.alive), each)
+    chosen = select_actions(apply_model(model, params, inputs, as_lanes(batch.carry, each)), action)
     if value is not None:
-        chosen = value.chosen(params, chosen, alive, inputs.obs)
+        flip = lambda tree: jax.tree.map(lambda x: x.swapaxes(0, 1), tree) if has_memory else tree  # noqa: E731
+        chosen = flip(value.chosen(params, flip(chosen), flip(alive), flip(inputs.obs)))
     loss = 0.5 * (chosen - batch.target) ** 2
     return valid_means(loss, {"losses/td_loss": loss, "losses/q_values": chosen}, batch.valid, axis_name)
 
@@ -199,11 +208,11 @@ def make_pqn(env: EnvLike, **keywords: Any) -> Agent:
     if is_box:
         return bind_box(prepared, parts["model"])
     check_q_values(parts["model"], prepared.output, prepared.env.action_space)
-    if prepared.setup.config.decomposition is not None and is_recurrent(prepared.setup.model):
-        raise ValueError("decomposition needs a network without memory in PQN: leave the core out, or use make_r2d2")
-    if prepared.setup.config.decomposition is not None:
-        check_minibatches(
-            prepared.setup.config.num_minibatches, 1, prepared.setup.steps_per_iteration, "num_envs * rollout_length"
-        )
+    setup = prepared.setup
+    if setup.config.decomposition is not None:
+        items, noun = setup.steps_per_iteration, "num_envs * rollout_length"
+        if is_recurrent(setup.model):
+            items, noun = items // setup.config.rollout_length, "num_envs"
+        check_minibatches(setup.config.num_minibatches, 1, items, noun)
     prepared = decomposed(prepared)
     return prepared.bind(prepared.setup.algorithm(policy=policy, act=act, update=update))

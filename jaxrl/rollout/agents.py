@@ -25,6 +25,20 @@ def by_agent(lanes: PyTree, num_agents: int) -> Any:
     return tree.map_structure(lambda x: x.reshape(-1, num_agents, *x.shape[1:]), lanes) if num_agents else lanes
 
 
+def sequences_by_agent(rows: PyTree, num_agents: int) -> Any:
+    """Return the leaves [T, N · A, ...] of rows as sequences [N, T, A, ...]; with ``num_agents`` 0, as [B, T, ...]."""
+    if not num_agents:
+        return tree.map_structure(lambda x: x.swapaxes(0, 1), rows)
+    return tree.map_structure(lambda x: x.reshape(len(x), -1, num_agents, *x.shape[2:]).swapaxes(0, 1), rows)
+
+
+def sequences_as_lanes(sequences: PyTree, num_agents: int) -> Any:
+    """Return the leaves [N, T, A, ...] of sequences as those of lanes, [N · A, T, ...]."""
+    if not num_agents:
+        return sequences
+    return tree.map_structure(lambda x: x.swapaxes(1, 2).reshape(-1, x.shape[1], *x.shape[3:]), sequences)
+
+
 def environment_of(lane: Array, num_agents: int) -> Array:
     """Return the ids of the environments, i32[N], of the lanes with these ids, i32[B]."""
     return lane[::num_agents] // num_agents if num_agents else lane

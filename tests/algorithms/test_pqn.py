@@ -233,9 +233,12 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
         small_pqn(probes.truncation(), **settings)
 
 
-def test_a_team_value_needs_single_rows() -> None:
-    with pytest.raises(ValueError, match="decomposition needs a network without memory in PQN"):
-        make_pqn("tests.helpers.teams:mortal", decomposition=VDN(), model=GRU)
+def test_minibatches_of_teams_with_memory_are_environments() -> None:
+    sizes: dict[str, Any] = {"num_envs": 4, "rollout_length": 8, "decomposition": VDN(), "model": GRU}
+    with pytest.raises(ValueError, match="num_minibatches=3 must divide num_envs=4"):
+        make_pqn("tests.helpers.teams:mortal", **sizes, num_minibatches=3)
+    agent = make_pqn("tests.helpers.teams:mortal", **sizes, num_minibatches=4)
+    assert np.isfinite(float(jit(agent.step)(jit(agent.init)(KEY()))[1]["losses/td_loss"].sum))
 
 
 def test_parts_of_the_wrong_kind() -> None:

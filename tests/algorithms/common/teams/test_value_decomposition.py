@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl.algorithms.common.teams.mixers import SUM, monotonic_mixer
-from jaxrl.algorithms.common.teams.value_decomposition import MixedParams, TeamValue, of_first, team_rows
+from jaxrl.algorithms.common.teams.value_decomposition import MixedParams, TeamValue, of_first, team_rows, team_value
 from jaxrl.algorithms.pqn import PQNHyperparams, pqn_loss, targets
 from jaxrl.algorithms.r2d2 import r2d2_loss
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -91,6 +91,37 @@ def test_targets_are_lambda_returns_of_the_sum(first: bool) -> None:
     np.testing.assert_allclose(error.reshape(9, 2)[valid], (expected - total)[valid], rtol=1e-3, atol=1e-3)
     loss, _ = pqn_loss(model, params, batch, None, value)
     np.testing.assert_allclose(loss, 0.5 * ((expected - total)[valid] ** 2).mean(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("decomposition", [VDN(), QMIX(4, 4)], ids=["vdn", "qmix"])
+def test_sequences_have_the_targets_and_the_loss_of_rows(decomposition: Any) -> None:
+    """A network whose memory changes nothing learns from sequences of teams what it learns from their rows."""
+    env = mortal_state()
+    agent = small("pqn", env, num_envs=2, rollout_length=9, num_minibatches=1, decomposition=decomposition)
+    state, setup = jit(agent.init)(KEY()), agent.algorithm.update.args[0]
+    policy, lanes = agent.algorithm.policy(state.learner), jnp.arange(6, dtype=jnp.int32)
+    rollout = jit(lambda actor: collect(agent.algorithm, env, policy, actor, (), lanes, KEY(), 9))(state.actor)[1]
+    hp, value, params = PQNHyperparams(gamma=0.9, q_lambda=LAM), team_value(setup), state.learner.params
+    plain = setup.model
+    unroll = lambda params, carry, inputs, key=None: (carry, jax.vmap(lambda row: plain.apply(params, (), row)[1])(inputs))  # noqa: E731
+    with_memory, carry = plain._replace(unroll=unroll), jnp.arange(12.0).reshape(6, 2)
+    rows, error = targets(plain, params, rollout, hp, value)
+    sequences_of, error_of = targets(with_memory, params, rollout._replace(carry=carry), hp, value)
+    for x, y in ((rows.target, sequences_of.target), (rows.valid, sequences_of.valid)):
+        np.testing.assert_allclose(x.reshape(9, 2).T, y, rtol=1e-5)
+    valid = np.asarray(sequences_of.valid)
+    np.testing.assert_allclose(error.reshape(9, 2).T[valid], error_of[valid], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(sequences_of.carry, carry.reshape(2, 3, 2))
+    np.testing.assert_array_equal(sequences_of.alive, np.asarray(rows.alive).reshape(9, 2, 3).swapaxes(0, 1))
+    found, expected = (
+        pqn_loss(model, params, batch, None, value) for model, batch in ((with_memory, sequences_of), (plain, rows))
+    )
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found, expected)
+    gradients = (
+        jax.grad(lambda p, m=m, b=b: pqn_loss(m, p, b, None, value)[0])(params)
+        for m, b in ((with_memory, sequences_of), (plain, rows))
+    )
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), *gradients)
 
 
 def test_the_state_is_that_of_the_first_agent_alive() -> None:
