@@ -14,11 +14,19 @@ import jax
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.q_learning import act, epsilon, policy
-from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN, TeamValue, decomposed, team_rows, team_value
+from jaxrl.algorithms.common.teams.value_decomposition import (
+    QMIX,
+    VDN,
+    TeamValue,
+    check_team_minibatches,
+    decomposed,
+    team_rows,
+    team_value,
+)
 from jaxrl.algorithms.pqn_box import bind_box
 from jaxrl.builder.config import RolloutConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
-from jaxrl.builder.networks import ModelFn, check_q_values, is_recurrent
+from jaxrl.builder.networks import ModelFn, check_q_values
 from jaxrl.builder.prepare import prepare
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.distributions import select_actions
@@ -140,10 +148,11 @@ def sequence_targets(
     """Return the same of a rollout with memory: sequences [N, T] that begin with the carry of acting, and errors f32[N, T]."""
     q_values = model.unroll(params, rollout.carry, rollout.inputs)[1]
     reached, chosen = q_values[1:].max(-1), select_actions(q_values[:-1], rollout.action)
-    inputs, team, each = jax.tree.map(lambda x: x[:-1], rollout.inputs), rollout, 0
+    inputs, each = jax.tree.map(lambda x: x[:-1], rollout.inputs), value.num_agents if value else 0
+    team: Any = rollout
     if value is not None:
         chosen = value.chosen(params, chosen, rollout.valid, inputs.obs)
-        team, reached, each = team_rows(rollout, value.num_agents), value.reached(params, rollout, reached), value.num_agents
+        team, reached = team_rows(rollout, each), value.reached(params, rollout, reached)
     returns = lambda_returns(team.reward, *discounts(team, hp.gamma, hp.q_lambda), reached, team.valid)
     target, error = zero_invalid((returns, returns - chosen), team.valid)
     inputs, action, alive = sequences_by_agent((inputs, rollout.action, rollout.valid if each else ()), each)
@@ -208,11 +217,6 @@ def make_pqn(env: EnvLike, **keywords: Any) -> Agent:
     if is_box:
         return bind_box(prepared, parts["model"])
     check_q_values(parts["model"], prepared.output, prepared.env.action_space)
-    setup = prepared.setup
-    if setup.config.decomposition is not None:
-        items, noun = setup.steps_per_iteration, "num_envs * rollout_length"
-        if is_recurrent(setup.model):
-            items, noun = items // setup.config.rollout_length, "num_envs"
-        check_minibatches(setup.config.num_minibatches, 1, items, noun)
+    check_team_minibatches(prepared.setup)
     prepared = decomposed(prepared)
     return prepared.bind(prepared.setup.algorithm(policy=policy, act=act, update=update))

@@ -371,7 +371,7 @@ def code_lines(algorithm: str) -> list[str]:
     [
         ("ppo", 228),
         ("dqn", 195),
-        ("pqn", 182),
+        ("pqn", 186),
         ("r2d2", 250),
         ("a2c", 70),
         ("impala", 75),

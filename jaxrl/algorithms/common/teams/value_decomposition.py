@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.teams.mixers import SUM, Mixer, monotonic_mixer
+from jaxrl.builder.networks import is_recurrent
 from jaxrl.builder.prepare import PreparedAgent
 from jaxrl.builder.setup import AlgorithmSetup
+from jaxrl.optimize.minibatches import check_minibatches
 from jaxrl.rollout.agents import together
 from jaxrl.settings.options import Option, option
 from jaxrl.settings.validation import Count, CountOrZero
@@ -125,6 +127,16 @@ def team_value(setup: AlgorithmSetup[Any]) -> TeamValue | None:
     if (chosen := setup.config.decomposition) is None:
         return None
     return TeamValue(setup.num_agents, chosen.mixer(setup.observation_space, setup.num_agents))
+
+
+def check_team_minibatches(setup: AlgorithmSetup[Any]) -> None:
+    """Raise ValueError unless ``num_minibatches`` divides the rows of teams, or with memory their sequences."""
+    config = setup.config
+    if config.decomposition is not None:
+        items, noun = setup.steps_per_iteration, "num_envs * rollout_length"
+        if is_recurrent(setup.model):
+            items, noun = items // config.rollout_length, "num_envs"
+        check_minibatches(config.num_minibatches, 1, items, noun)
 
 
 def decomposed(prepared: PreparedAgent[Any]) -> PreparedAgent[Any]:
