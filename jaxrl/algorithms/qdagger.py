@@ -214,6 +214,8 @@ def make_qdagger(env: EnvLike, **keywords: Any) -> Agent:
         raise ValueError("the teacher has memory, and shows its actions in single rows of replay here: use make_dagger")
     parts = {**parts, "teacher": teacher}
     prepared = prepare(make_qdagger, env, QDaggerConfig, QDaggerHyperparams, settings, (spaces.Discrete,), q_network, parts)
+    if (interval := prepared.setup.config.reset_interval) != 0:
+        raise ValueError(f"reset_interval={interval} would also reset the teacher and the measured returns: leave it out")
     replay = dqn.checked_replay(prepared, parts)
     setup = TeacherSetup.from_setup(prepared.setup, replay=replay, teacher=teacher, teacher_obs=parts["teacher_obs"])
     return prepared.bind(make_algorithm(setup))

@@ -282,5 +282,7 @@ def test_bad_input() -> None:
         make_qdagger("CartPole-v1", teacher=teacher, temperature=0.0)
     with pytest.raises(ValueError, match="teacher_steps=-1 is not allowed"):
         make_qdagger("CartPole-v1", teacher=teacher, teacher_steps=-1.0)
+    with pytest.raises(ValueError, match="reset_interval=1024 would also reset the teacher"):
+        make_qdagger("CartPole-v1", teacher=teacher, reset_interval=1024)
     with pytest.raises(ValueError, match=r"the teacher takes actions of Discrete\(2\)"):
         make_qdagger("Pendulum-v1", teacher=teacher)

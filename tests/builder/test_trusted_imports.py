@@ -405,11 +405,11 @@ def test_what_is_not_a_component_is_refused(path: str, kind: Any) -> None:
 
 def test_a_trusted_module_passes_on_only_components(nets: str) -> None:
     file = Path(import_module(nets).__file__ or "")
-    file.with_name("more.py").write_text(f"from jaxrl.models.cores import gru\n{NETS}")
+    file.with_name("more.py").write_text(f"from jaxrl.models.cores import lstm_step\n{NETS}")
     more = f"{nets.partition('.')[0]}.more"
     assert import_part(f"{more}:actor_critic", "model", (more,)) is jaxrl.models.actor_critic
     with pytest.raises(Untrusted, match=r"does not define itself: it comes from 'jaxrl\.models\.cores'$"):
-        import_part(f"{more}:gru", "model", (more,))
+        import_part(f"{more}:lstm_step", "model", (more,))
 
 
 def test_a_component_is_of_a_listed_module_and_kind() -> None:
