@@ -19,7 +19,7 @@ from jaxrl.builder.keywords import imitation_keywords, split_keywords, with_keyw
 from jaxrl.builder.networks import check_greedy_policy
 from jaxrl.builder.prepare import prepare
 from jaxrl.builder.sequence_config import SequenceLength
-from jaxrl.builder.teacher import TeacherSetup, teacher_part
+from jaxrl.builder.teacher import TeacherSetup, required_teacher, teacher_part
 from jaxrl.models import greedy_policy
 from jaxrl.optimize.learner import Learner
 from jaxrl.replay import Draw
@@ -199,10 +199,10 @@ def make_dagger(env: EnvLike, **keywords: Any) -> Agent:
         (observation_space, action_space) that returns one. Default: an MLP of 2×256, ReLU, for vectors.
     """
     settings, parts = split_keywords(make_dagger, keywords)
-    teacher = teacher_part("make_dagger", env, parts)
-    parts = {**parts, "teacher": teacher}
+    parts = {**parts, "teacher": teacher_part(env, parts)}
     kinds = (spaces.Discrete, spaces.MultiDiscrete, spaces.Box)
     prepared = prepare(make_dagger, env, DAggerConfig, DAggerHyperparams, settings, kinds, greedy_policy, parts, memory=True)
+    teacher = required_teacher("make_dagger", parts["teacher"])
     check_greedy_policy(parts["model"], prepared.output, prepared.env.action_space)
     config = prepared.setup.config
     make = sequence_replay(uniform_replay) if config.has_memory else uniform_replay

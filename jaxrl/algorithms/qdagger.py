@@ -21,7 +21,7 @@ from jaxrl.algorithms.dqn import DQNConfig
 from jaxrl.builder.keywords import split_keywords, taught_replay_keywords, with_keywords_of
 from jaxrl.builder.prepare import prepare
 from jaxrl.builder.replay_setup import store
-from jaxrl.builder.teacher import TeacherSetup, teacher_part
+from jaxrl.builder.teacher import TeacherSetup, required_teacher, teacher_part
 from jaxrl.distributions import select_actions
 from jaxrl.metrics import scalars
 from jaxrl.models import q_network
@@ -209,11 +209,11 @@ def make_qdagger(env: EnvLike, **keywords: Any) -> Agent:
     """Q-learning with a teacher (QDagger: Agarwal et al. 2022) for Discrete actions: DQN that also learns the actions of a
     trained policy, until it acts as well as that, and then surpasses it."""
     settings, parts = split_keywords(make_qdagger, keywords)
-    teacher = teacher_part("make_qdagger", env, parts)
+    parts = {**parts, "teacher": teacher_part(env, parts)}
+    prepared = prepare(make_qdagger, env, QDaggerConfig, QDaggerHyperparams, settings, (spaces.Discrete,), q_network, parts)
+    teacher = required_teacher("make_qdagger", parts["teacher"])
     if jax.tree.leaves(jax.eval_shape(partial(teacher.agent.algorithm.initial_carry, 1))):
         raise ValueError("the teacher has memory, and shows its actions in single rows of replay here: use make_dagger")
-    parts = {**parts, "teacher": teacher}
-    prepared = prepare(make_qdagger, env, QDaggerConfig, QDaggerHyperparams, settings, (spaces.Discrete,), q_network, parts)
     if (interval := prepared.setup.config.reset_interval) != 0:
         raise ValueError(f"reset_interval={interval} would also reset the teacher and the measured returns: leave it out")
     replay = dqn.checked_replay(prepared, parts)

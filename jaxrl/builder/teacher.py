@@ -123,19 +123,24 @@ def teacher_of(agent: Agent, policy: Policy) -> Teacher:
     return Teacher(agent, policy, digest.hexdigest())
 
 
-def teacher_part(builder: str, env: EnvLike, parts: Mapping[str, Any]) -> Teacher:
-    """Return the teacher among a builder's keywords, for its environment.
+def teacher_part(env: EnvLike, parts: Mapping[str, Any]) -> Teacher | None:
+    """Return the teacher among a builder's keywords, for its environment; None if it was not given.
 
     Raises:
-      TypeError: there is none, or it is not a teacher.
+      TypeError: it is not a teacher.
       ValueError: it does not fit the environment.
     """
-    if parts["teacher"] is None:
+    return None if parts["teacher"] is None else resolve_teacher(parts["teacher"], resolve_env(env), parts["teacher_obs"])
+
+
+def required_teacher(builder: str, teacher: Teacher | None) -> Teacher:
+    """Return the teacher. Raise TypeError without one; builders ask last, so that errors in settings come first."""
+    if teacher is None:
         raise TypeError(
             f"{builder} learns from a trained policy: give it one with teacher=jaxrl.load_policy(run), or on the command line "
             "with --teacher RUN"
         )
-    return resolve_teacher(parts["teacher"], resolve_env(env), parts["teacher_obs"])
+    return teacher
 
 
 def resolve_teacher(argument: Any, env: Env | HostEnv, observe: Callable[[PyTree], PyTree] | None = None) -> Teacher:

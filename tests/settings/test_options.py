@@ -33,7 +33,7 @@ from jaxrl.settings.options import (
     with_dotted,
 )
 from jaxrl.settings.validation import Count, Unit, setting_types
-from tests.helpers.agents import ALGORITHM_NAMES, gymnax_id, slow_unless
+from tests.helpers.agents import ALGORITHM_NAMES, TAUGHT, gymnax_id, required, slow_unless
 
 Write = Callable[[str, dict[str, Any], Path], None]
 """(algorithm, settings, folder): say the settings in one of four ways. Raises an error with one line if they are wrong."""
@@ -47,7 +47,9 @@ def in_python(algorithm: str, settings: dict[str, Any], _: Path) -> None:
 
 
 def in_config(algorithm: str, settings: dict[str, Any], folder: Path) -> None:
-    spec = copy.deepcopy(getattr(jaxrl, f"make_{algorithm}")(gymnax_id(algorithm)).spec)
+    env = gymnax_id(algorithm)
+    teacher = required(algorithm, env) if algorithm in TAUGHT else {}
+    spec = copy.deepcopy(getattr(jaxrl, f"make_{algorithm}")(env, **teacher).spec)
     spec["settings"] |= settings
     (folder / "config.json").write_text(json.dumps(spec))
     build(json.loads((folder / "config.json").read_text()))

@@ -68,7 +68,7 @@ def _change(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     weights = (of_new * product * reset * (1 - reset), (before - new) * update * (1 - update), of_new * reset)
     changes = _split_product(before, kernel_change) + jnp.stack([r_change, z_change, jnp.zeros_like(n_change)], axis=2)
     # Its transpose, which a gradient uses, is then a product with the kernel as it is.
-    transposed = jax.lax.optimization_barrier(kernel.T)
+    transposed = _copied(kernel.T)
 
     def change(carry: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
         weights, changes, rest, update, is_first = row
@@ -83,6 +83,11 @@ def _change(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return after, jax.lax.scan(change, start, rows)[1]
 
 
+def _copied(x: Array) -> Array:
+    """Keep XLA on a CPU from folding a transpose into a product."""
+    return jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
+
+
 def _kept(carry: Array, is_first: Array) -> Array:
     return jnp.where(is_first[..., None], 0.0, carry)
 
@@ -94,6 +99,6 @@ def _product(x: Array, kernel: Array) -> Array:
 def _split_product(x: Array, kernel: Array) -> Array:
     """Return x f32[T, B, size] · kernel [size, 3·size] -> f32[T, B, 3, size], whose transpose is a product with a transposed copy
     of x, since XLA has no fast kernel for the gradient's own form on a CPU."""
-    flat = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]).T.astype(kernel.dtype))
+    flat = _copied(x.reshape(-1, x.shape[-1]).T.astype(kernel.dtype))
     found = jax.lax.dot_general(flat, kernel, (((0,), (0,)), ((), ())))
     return found.astype(jnp.float32).reshape(*x.shape[:-1], 3, x.shape[-1])
