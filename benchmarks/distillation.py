@@ -17,6 +17,7 @@ from benchmarks.record import write_result
 from benchmarks.scores import bootstrap_interval
 from benchmarks.speed import say
 from jaxrl.algorithms.presets import PRESETS, interval_text
+from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_devices
 from jaxrl.types import Agent, AgentState, Policy
 
@@ -87,17 +88,30 @@ def measure(out: Path, work: Path, only: Mapping[str, Case] = CASES, *, quiet: b
 def measure_case(name: str, case: Case, work: Path, *, quiet: bool) -> dict[str, Any]:
     preset = PRESETS[case.teacher]
     how: dict[str, Any] = {"tensorboard": False, "quiet": quiet}
-    agent = getattr(jaxrl, f"make_{preset.algorithm}")(preset.env, **preset.settings)
-    folder = work / case.teacher
-    jaxrl.run(agent, preset.total_steps, out=folder, **how)
-    teacher = jaxrl.load_policy(folder, which="last")
+    teacher, shown = trained_teacher(case.teacher, preset.total_steps, work / case.teacher, EPISODES, how)
     env, rows = case.env or preset.env, case.total_steps or round(SHARE * preset.total_steps)
     student = jaxrl.make_dagger(env, teacher=teacher, **case.student)
-    states, history = jaxrl.run(student, rows, seeds=NUM_SEEDS, out=work / name, **how)
-    shown = float(mean_return(agent, teacher.policy, EPISODES))
-    learnt = [float(mean_return(student, jax.tree.map(lambda x, i=i: x[i], states), EPISODES)) for i in range(NUM_SEEDS)]
+    learnt, taken = returns_of(student, rows, NUM_SEEDS, work / name, EPISODES, how)
     say(f"{name}: teacher {shown:.1f}, students {np.mean(learnt):.1f}")
-    return {"teacher": shown, "students": learnt, "rows": int(history["rows"][-1]), "of": preset.total_steps}
+    return {"teacher": shown, "students": learnt, "rows": taken, "of": preset.total_steps}
+
+
+def trained_teacher(preset: str, steps: int, folder: Path, episodes: int, how: Mapping[str, Any]) -> tuple[LoadedPolicy, float]:
+    """Train the agent of a preset for this many steps; return its last policy, and the mean return of this policy."""
+    about = PRESETS[preset]
+    agent = getattr(jaxrl, f"make_{about.algorithm}")(about.env, **about.settings)
+    jaxrl.run(agent, steps, out=folder, **how)
+    policy = jaxrl.load_policy(folder, which="last")
+    return policy, float(mean_return(agent, policy.policy, episodes))
+
+
+def returns_of(
+    agent: Agent, steps: int, num_seeds: int, folder: Path, episodes: int, how: Mapping[str, Any]
+) -> tuple[list[float], int]:
+    """Train all seeds of an agent; return their mean returns, and the rows of each."""
+    states, history = jaxrl.run(agent, steps, seeds=num_seeds, out=folder, **how)
+    each = (jax.tree.map(lambda x, i=i: x[i], states) for i in range(num_seeds))
+    return [float(mean_return(agent, state, episodes)) for state in each], int(history["rows"][-1])
 
 
 def mean_return(agent: Agent, policy: Policy | AgentState, episodes: int) -> jax.Array:

@@ -7,18 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 import jaxrl
-from benchmarks.distillation import mean_return
+from benchmarks.distillation import returns_of, trained_teacher
 from benchmarks.markdown import Requirement, requirement_table, table
 from benchmarks.record import write_result
 from benchmarks.scores import bootstrap_interval
 from benchmarks.speed import say
 from jaxrl.algorithms.presets import PRESETS, interval_text
 from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_devices
-from jaxrl.types import Agent
 
 EPISODES = 1024
 """Greedy episodes of the teacher, and of each student."""
@@ -35,14 +33,12 @@ class Case(NamedTuple):
     total_steps: int
     """Rows of QDagger, those of the teacher included, and of DQN."""
     student: dict[str, Any]
-    """Settings of QDagger alone."""
-    both: dict[str, Any]
-    """Settings of both."""
+    """Settings of QDagger that DQN does not have; all others are the defaults of both."""
 
 
 CASES = {
-    "cartpole": Case("ppo-cartpole", 20_000, 10_000, {"teacher_steps": 2_000}, {}),
-    "acrobot": Case("ppo-acrobot", 100_000, 20_000, {"teacher_steps": 2_000}, {}),
+    "cartpole": Case("ppo-cartpole", 20_000, 10_000, {"teacher_steps": 2_000}),
+    "acrobot": Case("ppo-acrobot", 100_000, 20_000, {"teacher_steps": 2_000}),
 }
 
 
@@ -57,28 +53,15 @@ def measure(out: Path, work: Path, only: Mapping[str, Case] = CASES, *, quiet: b
 
 
 def measure_case(name: str, case: Case, work: Path, *, quiet: bool) -> dict[str, Any]:
-    preset = PRESETS[case.teacher]
-    how: dict[str, Any] = {"tensorboard": False, "quiet": quiet}
-    agent = getattr(jaxrl, f"make_{preset.algorithm}")(preset.env, **preset.settings)
-    folder = work / case.teacher
-    jaxrl.run(agent, case.teacher_steps, out=folder, **how)
-    teacher = jaxrl.load_policy(folder, which="last")
-    students = {
-        "qdagger": jaxrl.make_qdagger(preset.env, teacher=teacher, **case.student, **case.both),
-        "dqn": jaxrl.make_dqn(preset.env, **case.both),
-    }
-    found: dict[str, Any] = {"teacher": float(mean_return(agent, teacher.policy, EPISODES)), "teacher_steps": case.teacher_steps}
+    env, how = PRESETS[case.teacher].env, {"tensorboard": False, "quiet": quiet}
+    teacher, shown = trained_teacher(case.teacher, case.teacher_steps, work / case.teacher, EPISODES, how)
+    students = {"qdagger": jaxrl.make_qdagger(env, teacher=teacher, **case.student), "dqn": jaxrl.make_dqn(env)}
+    found: dict[str, Any] = {"teacher": shown, "teacher_steps": case.teacher_steps}
     for which, student in students.items():
-        found[which], found["rows"] = returns_of(student, case.total_steps, work / f"{name}-{which}", how)
+        folder = work / f"{name}-{which}"
+        found[which], found["rows"] = returns_of(student, case.total_steps, NUM_SEEDS, folder, EPISODES, how)
     say(f"{name}: teacher {found['teacher']:.1f}, QDagger {np.mean(found['qdagger']):.1f}, DQN {np.mean(found['dqn']):.1f}")
     return found
-
-
-def returns_of(agent: Agent, total_steps: int, folder: Path, how: Mapping[str, Any]) -> tuple[list[float], int]:
-    """Train all seeds of an agent; return their greedy returns, and the rows of each."""
-    states, history = jaxrl.run(agent, total_steps, seeds=NUM_SEEDS, out=folder, **how)
-    each = (jax.tree.map(lambda x, i=i: x[i], states) for i in range(NUM_SEEDS))
-    return [float(mean_return(agent, state, EPISODES)) for state in each], int(history["rows"][-1])
 
 
 # --------------------------------------------------------------------------------------------------------------------- figures

@@ -105,8 +105,8 @@ def policy(setup: DAggerSetup, learner: DAggerState) -> Policy:
     return Policy(learner.params, (), Guided(learner.teacher, beta), learner.version)
 
 
-MIXTURE, OF_TEACHER = 2**31 - 1, 2**31 - 2
-"""Random streams: who acts, and the teacher's draws, if it makes any."""
+MIXTURE = 2**31 - 1
+"""Random stream of who acts."""
 
 
 def act(
@@ -120,7 +120,7 @@ def act(
     if not explore:
         return (student, teacher), action, {}
     guide: Guided = policy.exploration
-    teacher, shown = setup.shown(guide.teacher, teacher, inputs, env_id, jax.random.fold_in(key, OF_TEACHER))
+    teacher, shown = setup.shown(guide.teacher, teacher, inputs, env_id, key)
     keys = fold_each(jax.random.fold_in(key, MIXTURE), env_id)
     guided = jax.vmap(jax.random.uniform)(keys) < guide.beta
     action = jnp.where(expand_mask(guided, action), shown, action)

@@ -120,10 +120,6 @@ def policy(setup: QDaggerSetup, learner: QDaggerState) -> Policy:
     return plain._replace(exploration=Exploration(plain.exploration, learner.teacher, teacher_acts(setup, learner)))
 
 
-OF_TEACHER = 2**31 - 2
-"""Random stream of the teacher's draws, if it makes any."""
-
-
 def act(
     setup: QDaggerSetup, policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
 ) -> tuple[PyTree, Array, dict[str, Array]]:
@@ -132,7 +128,7 @@ def act(
         return dqn.act(setup, policy, carry, inputs, env_id, key, explore=False)
     how: Exploration = policy.exploration
     carry, action, _ = dqn.act(setup, policy._replace(exploration=how.epsilon), carry, inputs, env_id, key, explore=True)
-    _, shown = setup.shown(how.teacher, (), inputs, env_id, jax.random.fold_in(key, OF_TEACHER))
+    _, shown = setup.shown(how.teacher, (), inputs, env_id, key)
     return carry, jnp.where(how.teacher_acts, shown, action), {}
 
 
@@ -184,7 +180,7 @@ def distillation_term(
 
 
 def learn(setup: QDaggerSetup, learner: QDaggerState) -> tuple[QDaggerState, Metrics]:
-    hp, key = setup.current(learner), jax.random.fold_in(setup.device_key(setup.stream(learner, 1)), OF_TEACHER)
+    hp, key = setup.current(learner), setup.device_key(setup.stream(learner, 1))
 
     def shown(inputs: StepInput) -> Array:
         ids = jnp.arange(inputs.is_first.shape[0], dtype=jnp.int32)

@@ -26,6 +26,9 @@ from jaxrl.types import Agent, AgentState, Array, Env, EnvLike, HostEnv, Key, Po
 
 R = TypeVar("R", bound=BufferConfig)
 
+OF_TEACHER = 2**31 - 2
+"""Random stream of the teacher's draws."""
+
 
 @dataclass(frozen=True)
 class Teacher:
@@ -100,8 +103,9 @@ class TeacherSetup(ReplaySetup[R]):
 
         Args:
           policy: the teacher's, from the student's state.
-          key: for draws of a teacher that makes any.
+          key: folded for the teacher, for draws if it makes any.
         """
+        key = jax.random.fold_in(key, OF_TEACHER)
         if self.teacher_obs is not None:
             inputs = inputs._replace(obs=jax.vmap(self.teacher_obs)(inputs.obs))
         carry, action, _ = self.teacher.agent.algorithm.act(policy, carry, inputs, env_id, key, explore=False)
