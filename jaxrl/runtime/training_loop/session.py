@@ -274,8 +274,13 @@ class Session:
             self.files.save_if_due(states, record["iteration"])
 
     def score(self, record: Record) -> float:
-        """Return the score that selects the best policies. Untrained policies lose against equally good trained ones."""
+        """Return the score that selects the best policies. Untrained policies lose against equally good trained ones.
+
+        Returns of self-play do not tell which policy is best, so the last evaluated one is kept.
+        """
         score = mean_over_seeds(record.get(EVALUATION_RETURN, np.nan))
+        if self.driver.agent.env.players == 2 and not np.isnan(score):
+            return float(record["iteration"])
         return score if record["iteration"] > self.plan.warmup_iterations else float(np.nextafter(score, -np.inf))
 
     def evaluated(self, states: PyTree) -> Record:

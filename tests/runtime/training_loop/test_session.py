@@ -122,6 +122,20 @@ def test_untrained_policies_are_the_best_only_where_training_made_them_worse(
     assert steps(tmp_path / "best") == [best]
 
 
+def test_in_self_play_the_last_evaluated_policies_are_the_best(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The returns, of player 0 against itself, fall."""
+    driver = faked(monkeypatch, {})
+    driver.agent = driver.agent._replace(env=driver.agent.env._replace(players=2))
+    driver.scores = {0: 1.0, 4: 0.5, 8: -1.0}
+    settings = {"seeds": 2, "out": tmp_path, "chunk_iterations": 2, "eval_every": 4, "quiet": True}
+    run(agent, 128, **settings)
+    assert steps(tmp_path / "best") == [4]
+    run(agent, 256, **settings)
+    assert steps(tmp_path / "best") == [8]
+
+
 def test_without_evaluations_the_first_row_is_that_of_the_first_chunk(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     faked(monkeypatch, {})
     _, history = run(agent, 64, seeds=2, chunk_iterations=1, eval_every=0, quiet=True)

@@ -43,7 +43,7 @@ class PlayOptions:
     network_alone: Flag = False
     """Play AlphaZero by its network, without search."""
     which: Literal["best", "last"] = "last"
-    """Policy of the run's last checkpoint, or of its best evaluation, in which it played against itself."""
+    """Policy of the run's last checkpoint. "best" is that of the last evaluation, as in all games."""
     seed: int = 0
     """Seed of players that draw."""
     trust: Trust = ()
