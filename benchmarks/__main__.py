@@ -49,6 +49,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "learners": run_learners,
             "actors": run_actors,
             "accelerator": run_accelerator,
+            "roofline": run_roofline,
             "evolution": run_evolution,
             "staleness": run_staleness,
             "remote": run_remote,
@@ -245,6 +246,14 @@ def run_accelerator(options: argparse.Namespace) -> int:
     from benchmarks import accelerator
 
     print(accelerator.accelerator_report(accelerator.run(options.repeats, options.scale, options.out)))
+    return 0
+
+
+def run_roofline(options: argparse.Namespace) -> int:
+    from benchmarks import roofline
+
+    print(roofline.roofline_report(roofline.measure(options.names, options.out)))
+    write_table(options.out)
     return 0
 
 

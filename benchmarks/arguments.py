@@ -12,6 +12,7 @@ from benchmarks.experiments import EXPERIMENTS
 from benchmarks.offline_cases import BUILDERS
 from benchmarks.peer import PEERS
 from benchmarks.recipes import FOLDER, RECIPES
+from benchmarks.roofline import FIT
 from benchmarks.team_cases import TITLES as TEAM_ALGORITHMS
 
 RESULTS = Path("benchmarks/results")
@@ -46,6 +47,10 @@ def experiment(text: str) -> str:
 
 def dataset(text: str) -> str:
     return one_of(text, RECIPES, "dataset")
+
+
+def preset(text: str) -> str:
+    return one_of(text, FIT, "preset with environments in JAX that learns from gradients")
 
 
 def one_of(text: str, known: Collection[str], what: str) -> str:
@@ -163,6 +168,9 @@ def make_parser() -> argparse.ArgumentParser:
     accelerator.add_argument("--repeats", type=positive, default=3, help="rounds in which all take turns (default: 3)")
     accelerator.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
 
+    roofline = commands.add_parser("roofline", help="bounds of the presets' speed on accelerators, on paper; minutes")
+    roofline.add_argument("names", nargs="*", type=preset, metavar="PRESET", help="default: all with environments in JAX")
+
     evolution = commands.add_parser("evolution", help="evolution strategies, compared with evosax and brax")
     evolution.add_argument("--repeats", type=positive, default=5, help="trainings, in which all take turns (default: 5)")
     evolution.add_argument("--scale", type=fraction, default=1.0, help="fewer generations, to check that everything works")
@@ -193,6 +201,7 @@ def make_parser() -> argparse.ArgumentParser:
         learners,
         actors,
         accelerator,
+        roofline,
         evolution,
         staleness,
         remote,

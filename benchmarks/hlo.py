@@ -37,6 +37,8 @@ class Instruction(NamedTuple):
     """True for a call that XLA compiles as one kernel. On a CPU it does so with small loops, such as those of random bits."""
     shape: str
     """Type and shape of its result, "f32[9157]{0}"; several in parentheses."""
+    parameter: int | None = None
+    """Position of a parameter among those of its computation; None for other opcodes."""
 
     def within(self, scope: str) -> bool:
         return re.search(rf"(^|[/(]){scope}[/)]", self.path) is not None
@@ -86,12 +88,17 @@ class Program:
         Raises:
           ValueError: There is no such loop, or no kernel of it is in the scope of the rollout or of the update.
         """
+        loop = self.loop_over_iterations()
+        iteration = loop.called[1]
+        row, update = self._of_a_step(iteration, ROLLOUT, ROW), self._of_a_step(iteration, UPDATE, DESCEND)
+        return Counts(row, update, self.started(loop))
+
+    def loop_over_iterations(self) -> Instruction:
+        """Return the loop of a program compiled by ``FusedDriver.iterate``. Raise ValueError if there is no such loop."""
         loops = [x for x in self._instructions(self._entry) if x.opcode == "while" and x.trips is None]
         if len(loops) != 1:
             raise ValueError(f"the program has {len(loops)} loops of unknown length; expected one, over iterations")
-        iteration = loops[0].called[1]
-        row, update = self._of_a_step(iteration, ROLLOUT, ROW), self._of_a_step(iteration, UPDATE, DESCEND)
-        return Counts(row, update, self._started(loops[0]))
+        return loops[0]
 
     def computations(self) -> tuple[str, ...]:
         """Return the names of all computations: the program itself, bodies of loops, computations of fusions."""
@@ -107,7 +114,7 @@ class Program:
 
     def kernels(self, computation: str) -> float:
         """Count the kernels that one run of a computation starts, including its loops and calls."""
-        return sum(map(self._started, self._computations[computation]))
+        return sum(map(self.started, self._computations[computation]))
 
     def all_reduces(self, computation: str | None = None) -> Counter[int]:
         """Count the all-reduces of each size, in bytes, in a run of the program or of one computation.
@@ -125,7 +132,7 @@ class Program:
             found += most
         return found
 
-    def _started(self, instruction: Instruction) -> float:
+    def started(self, instruction: Instruction) -> float:
         """Count the kernels that one instruction starts."""
         opcode, called = instruction.opcode, instruction.called
         if opcode in NO_KERNEL:
@@ -157,7 +164,7 @@ class Program:
             return self._in_scope(iteration, half)
         each = self.kernels(loops[-1].called[1])
         for outer, inner in itertools.pairwise(loops):
-            each += (self.kernels(outer.called[1]) - self._started(inner)) / (inner.trips or 1)
+            each += (self.kernels(outer.called[1]) - self.started(inner)) / (inner.trips or 1)
         return each
 
     def _loops_around(self, computation: str, half: str, step: str) -> Iterator[Instruction]:
@@ -182,7 +189,7 @@ class Program:
             if not x.path and x.opcode != "copy":  # the compiler lost its path: it belongs to the scope of its operands
                 scope = next((scopes[name] for name in x.operands if scopes.get(name)), None)
             scopes[x.name] = scope
-            total += self._started(x) if scope == half else 0
+            total += self.started(x) if scope == half else 0
         if half not in scopes.values():
             raise ValueError(f"no kernel of an iteration is in the scope {half!r}")
         return total
@@ -210,4 +217,5 @@ def _instruction(name: str, rest: str) -> Instruction:
         path=path[1] if path else "",
         is_one_kernel='xla_cpu_small_call="true"' in after,
         shape=rest[: found.start("opcode")].strip(),
+        parameter=int(found["operands"]) if found["opcode"] == "parameter" else None,
     )

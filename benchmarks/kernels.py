@@ -35,6 +35,13 @@ def count_flops(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
         return {case.name: asked.ask("flops", **case._asdict()) for case in cases}
 
 
+def count_work(presets: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Count the work of an iteration of presets: name -> ``rows``, ``kernels``, ``bytes`` and ``flops`` of one seed on one
+    device."""
+    with worker(JAX_PLATFORMS="cpu") as asked:
+        return {name: asked.ask("work", preset=name) for name in presets}
+
+
 def time_products(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
     """Time the matrix products in the updates of an iteration by themselves on a CPU: name -> ``update_product_seconds``.
 

@@ -6,17 +6,21 @@ from typing import Any
 
 import jax
 
+import jaxrl
 from benchmarks.cases import Case
 from benchmarks.hlo import Program
+from benchmarks.hlo_bytes import Traffic
 from benchmarks.jaxrl_side import make_agent, updates_alone
 from benchmarks.matmuls import matmul_rate
-from benchmarks.products import flops_of, seconds_of
+from benchmarks.products import all_flops_of, flops_of, seconds_of
 from benchmarks.protocol import serve
 from benchmarks.starts import kernel_seconds
 from jaxrl.agent import state_shapes
+from jaxrl.algorithms import ALGORITHMS
+from jaxrl.algorithms.presets import PRESETS
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.runtime.trainers.device_layout import open_fused
-from jaxrl.runtime.trainers.fused import CPU_OPTIONS
+from jaxrl.runtime.trainers.fused import CPU_OPTIONS, FusedDriver
 from jaxrl.training import num_iterations
 from jaxrl.xla.private_jax import known_options
 
@@ -31,9 +35,27 @@ QUICK = {
 def count_kernels(**fields: Any) -> dict[str, Any]:
     """Count the kernels of ``jaxrl.run``'s program for a case, without running it."""
     case = Case(**fields)
-    driver = open_fused(make_agent(case), range(case.num_seeds))[0]
+    return program_of(open_fused(make_agent(case), range(case.num_seeds))[0]).counts()._asdict()
+
+
+def program_of(driver: FusedDriver) -> Program:
+    """Return the compiled program that trains for some iterations."""
     driver.compiler_options = known_options(CPU_OPTIONS | QUICK)
-    return Program(driver.compile_iterate(driver.shapes()).as_text()).counts()._asdict()
+    return Program(driver.compile_iterate(driver.shapes()).as_text())
+
+
+def count_work(preset: str) -> dict[str, Any]:
+    """Count the work of an iteration of a preset, for one seed on one device."""
+    chosen = PRESETS[preset]
+    agent = getattr(jaxrl, ALGORITHMS[chosen.algorithm].builder)(chosen.env, **chosen.settings)
+    program = program_of(FusedDriver(agent, [0], jax.devices()[:1]))
+    iteration = program.loop_over_iterations().called[1]
+    return {
+        "rows": agent.steps_per_iteration,
+        "kernels": program.kernels(iteration),
+        "bytes": Traffic(program).of(iteration),
+        "flops": all_flops_of(agent.step, state_shapes(agent)),
+    }
 
 
 def count_flops(**fields: Any) -> dict[str, Any]:
@@ -72,7 +94,15 @@ def machine_rates() -> dict[str, Any]:
 
 def main() -> None:
     request_cpu_devices()
-    serve({"kernels": count_kernels, "flops": count_flops, "products": time_products, "rates": machine_rates})
+    serve(
+        {
+            "kernels": count_kernels,
+            "flops": count_flops,
+            "work": count_work,
+            "products": time_products,
+            "rates": machine_rates,
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def return_difference(programs: Mapping[str, Program], side: str = "rejax") -> t
 
 def short(x: float) -> str:
     """Format with three significant digits: 652k, 9.02k, 1.3M."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if x >= size:
             return f"{float(f'{x / size:.3g}'):g}{unit}"
     return f"{x:.3g}"

@@ -43,29 +43,61 @@ class Product(NamedTuple):
         return 2 * math.prod(self.left) * math.prod(new)
 
 
+class Convolution(NamedTuple):
+    """A convolution."""
+
+    out: tuple[int, ...]
+    """Shape of its result."""
+    kernel: tuple[int, ...]
+    """Shape of its kernel, with the axis of output features first."""
+
+    @property
+    def flops(self) -> int:
+        """2·(elements of the result)·(elements of the kernel for one of them)."""
+        return 2 * math.prod(self.out) * math.prod(self.kernel[1:])
+
+
+def _product(equation: Any) -> Product:
+    left, right = (x.aval.shape for x in equation.invars)
+    return Product(left, right, equation.params["dimension_numbers"])
+
+
+def _convolution(equation: Any) -> Convolution:
+    kernel, axes = equation.invars[1].aval.shape, equation.params["dimension_numbers"].rhs_spec
+    return Convolution(equation.outvars[0].aval.shape, tuple(kernel[axis] for axis in axes))
+
+
+PRODUCTS: dict[str, Callable[[Any], Any]] = {"dot_general": _product}
+ALL_WORK = PRODUCTS | {"conv_general_dilated": _convolution}
+
+
 def products_of(function: Callable[..., Any], *args: Any) -> Counter[Product]:
-    """Count the matrix products of one call.
+    """Count the matrix products of one call, without convolutions."""
+    return _counted(PRODUCTS, function, *args)
 
-    Convolutions, and products that no output needs, do not count. A ``while_loop``, whose length is unknown, counts as one trip,
-    and a ``cond`` as its most costly branch.
+
+def _counted(kinds: Mapping[str, Callable[[Any], Any]], function: Callable[..., Any], *args: Any) -> Counter[Any]:
+    """Count operations of some kinds (primitive -> description of its equation) in one call.
+
+    Operations that no output needs do not count. A ``while_loop``, whose length is unknown, counts as one trip, and a ``cond`` as
+    its most costly branch.
     """
-    return _products(needed_part(jax.make_jaxpr(function)(*args).jaxpr))
+    return _counted_in(kinds, needed_part(jax.make_jaxpr(function)(*args).jaxpr))
 
 
-def _products(jaxpr: Any) -> Counter[Product]:
-    found: Counter[Product] = Counter()
+def _counted_in(kinds: Mapping[str, Callable[[Any], Any]], jaxpr: Any) -> Counter[Any]:
+    found: Counter[Any] = Counter()
     for equation in jaxpr.eqns:
-        name, inner = equation.primitive.name, [_products(x) for x in _jaxprs(equation.params)]
-        if name == "dot_general":
-            left, right = (x.aval.shape for x in equation.invars)
-            found[Product(left, right, equation.params["dimension_numbers"])] += 1
+        name, inner = equation.primitive.name, [_counted_in(kinds, x) for x in _jaxprs(equation.params)]
+        if name in kinds:
+            found[kinds[name](equation)] += 1
         elif name == "cond":
             costs = [_flops(branch) for branch in inner]
             found += inner[costs.index(max(costs))]
         else:
             trips = equation.params.get("length", 1) if name == "scan" else 1
             for x in inner:
-                found += Counter({product: trips * number for product, number in x.items()})
+                found += Counter({operation: trips * number for operation, number in x.items()})
     return found
 
 
@@ -82,8 +114,13 @@ def flops_of(function: Callable[..., Any], *args: Any) -> int:
     return _flops(products_of(function, *args))
 
 
-def _flops(products: Mapping[Product, int]) -> int:
-    return sum(number * product.flops for product, number in products.items())
+def all_flops_of(function: Callable[..., Any], *args: Any) -> int:
+    """Count the floating-point operations of a function's matrix products and convolutions."""
+    return _flops(_counted(ALL_WORK, function, *args))
+
+
+def _flops(operations: Mapping[Any, int]) -> int:
+    return sum(number * operation.flops for operation, number in operations.items())
 
 
 def seconds_of(function: Callable[..., Any], *args: Any, seconds: float = SECONDS) -> float:

@@ -37,6 +37,7 @@ OTHERS = (
     "staleness",
     "remote",
     "memory",
+    "roofline",
     "scaling",
     "offline",
     "teams",
