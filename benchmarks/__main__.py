@@ -14,7 +14,8 @@ from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import PEERS, PeerError
 from benchmarks.protocol import WorkerError
-from benchmarks.report import render, score_table
+from benchmarks.report import render
+from benchmarks.score_report import score_report, score_table
 from benchmarks.summary import README_CASES, algorithm_table, fill, newest, peer_table, read_speed
 
 
@@ -30,6 +31,7 @@ def main(args: Sequence[str] | None = None) -> int:
             "speed": run_speed,
             "kernels": show_kernels,
             "scores": run_scores,
+            "reproduce": run_reproduce,
             "datasets": run_datasets,
             "offline": run_offline,
             "teams": run_teams,
@@ -98,7 +100,6 @@ def show_kernels(options: argparse.Namespace) -> int:
 
 
 def run_scores(options: argparse.Namespace) -> int:
-    from benchmarks.report import score_report
     from benchmarks.scores import check_data, run_experiment
 
     out, data, force = options.out / "scores", options.datasets, options.force
@@ -108,6 +109,17 @@ def run_scores(options: argparse.Namespace) -> int:
     print(score_report(results))
     write_table(options.out)
     return int(not all(result["passed"] for result in results))
+
+
+def run_reproduce(options: argparse.Namespace) -> int:
+    from benchmarks import reproductions
+
+    scores = options.scores / "scores"
+    names = options.names or reproductions.drawn(scores, options.count)
+    result = reproductions.measure(names, scores, options.out, options.work, options.first_seed)
+    print(reproductions.reproductions_report(result))
+    write_table(options.out)
+    return int(reproductions.missed(result))
 
 
 def run_datasets(options: argparse.Namespace) -> int:

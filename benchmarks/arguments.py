@@ -17,6 +17,7 @@ from benchmarks.team_cases import TITLES as TEAM_ALGORITHMS
 
 RESULTS = Path("benchmarks/results")
 WORK = Path("runs/scores")
+REPRODUCED = Path("runs/reproduced")
 FINE_TUNING = Path("runs/fine-tuning")
 DISTILLATION = Path("runs/distillation")
 STUDENTS = ("cartpole", "cartpole-hidden", "pendulum", "breakout")
@@ -43,6 +44,10 @@ def fraction(text: str) -> float:
 
 def experiment(text: str) -> str:
     return one_of(text, EXPERIMENTS, "experiment")
+
+
+def scored(text: str) -> str:
+    return one_of(text, [name for name, each in EXPERIMENTS.items() if not each.data], "experiment that needs no dataset")
 
 
 def dataset(text: str) -> str:
@@ -86,6 +91,13 @@ def make_parser() -> argparse.ArgumentParser:
     scores.add_argument("--force", action="store_true", help="run finished and partial experiments again from the beginning")
     scores.add_argument("--work", type=Path, default=WORK, help=f"folder for checkpoints (default: {WORK})")
     scores.add_argument("--datasets", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
+
+    reproduce = commands.add_parser("reproduce", help="train scores again on other seeds, and compare; minutes a score")
+    reproduce.add_argument("names", nargs="*", type=scored, metavar="NAME", help="default: --count random ones of a few minutes")
+    reproduce.add_argument("--count", type=positive, default=3, help="number of scores to draw at random (default: 3)")
+    reproduce.add_argument("--first-seed", type=positive, default=1000, help="first of the seeds (default: 1000)")
+    reproduce.add_argument("--scores", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
+    reproduce.add_argument("--work", type=Path, default=REPRODUCED, help=f"folder of the runs (default: {REPRODUCED})")
 
     datasets = commands.add_parser("datasets", help="make the datasets of offline learning by runs of jaxrl; resumable")
     datasets.add_argument("names", nargs="*", type=dataset, metavar="NAME", help=f"default: all of {', '.join(RECIPES)}")
@@ -195,6 +207,7 @@ def make_parser() -> argparse.ArgumentParser:
     for command in (
         speed,
         scores,
+        reproduce,
         overhead,
         replay,
         sampling,

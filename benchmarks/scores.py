@@ -25,7 +25,7 @@ from jaxrl.builder.old_specs import converted
 from jaxrl.builder.spec import algorithm_name
 from jaxrl.replay.dataset import Dataset
 from jaxrl.runtime.console.progress import duration
-from jaxrl.runtime.logs.provenance import installed_versions
+from jaxrl.runtime.logs.provenance import commit, installed_versions
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN
 from jaxrl.runtime.logs.run_folder import plain
 from jaxrl.runtime.system.devices import request_cpu_devices
@@ -145,15 +145,18 @@ def build_agent(experiment: Experiment, data: Dataset | None = None) -> Agent:
     return getattr(jaxrl, experiment.builder)(experiment.env, **source, **experiment.settings)
 
 
-def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool, datasets: Path = FOLDER) -> dict[str, Any]:
+def train_and_evaluate(
+    experiment: Experiment, folder: Path, quiet: bool, datasets: Path = FOLDER, first_seed: int = 0
+) -> dict[str, Any]:
     """Train, evaluate, and return the contents of the result file."""
     request_cpu_devices()  # reading a dataset starts JAX's backend
     agent = build_agent(experiment, data_of(experiment, datasets))
     iterations = num_iterations(agent, experiment.total_steps)
+    seeds = list(range(first_seed, first_seed + experiment.num_seeds))
     states, history = jaxrl.run(
         agent,
         experiment.total_steps,
-        seeds=experiment.num_seeds,
+        seeds=seeds,
         out=folder,
         eval_every=max(1, iterations // CURVE_EVALUATIONS) if experiment.data else iterations,  # at the end
         eval_episodes=experiment.episodes,
@@ -191,11 +194,12 @@ def train_and_evaluate(experiment: Experiment, folder: Path, quiet: bool, datase
         "scores": scores.tolist(),
         **details,
         **further,
-        "seeds": list(range(experiment.num_seeds)),
+        "seeds": seeds,
         "total_steps": int(history["rows"][-1]),
         "train_seconds": train_seconds(history),
         "command": f"python -m benchmarks scores {experiment.name}",  # also if others ran before, or from other folders
         "date": machine.timestamp(),
+        "commit": commit(),
         "versions": {"python": platform.python_version()} | installed_versions(),
         "hardware": machine.hardware() | {"devices": [f"{device.platform}:{device.id}" for device in jax.local_devices()]},
         "spec": plain(agent.spec),

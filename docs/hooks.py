@@ -34,6 +34,7 @@ from urllib.parse import unquote, urlsplit
 from benchmarks import scaling_report
 from benchmarks.comparison import comparison_table, read_compared
 from benchmarks.pictures import page_name, read_scores
+from benchmarks.sparklines import with_curves
 from benchmarks.summary import page_table, read_speed
 from jaxrl.algorithms import ALGORITHMS, Entry
 from jaxrl.algorithms.presets import PRESETS, interval_text, shown
@@ -76,8 +77,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return CODE.sub(lambda match: code_link(match[1], match[2]), markdown)
 
 
-def on_page_content(content: str, **_: Any) -> str:
+def on_page_content(content: str, page: Any = None, **_: Any) -> str:
     from latex2mathml.converter import convert
+
+    if page and page.file.src_uri == "results.md":
+        content = with_curves(content, read_scores(SCORES))
 
     def mathml(match: re.Match[str]) -> str:
         formula = html.unescape(match[2]).strip()
