@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 from benchmarks import comparison, pictures, speed_picture
@@ -27,54 +29,17 @@ def main(args: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        commands = {
-            "speed": run_speed,
-            "kernels": show_kernels,
-            "scores": run_scores,
-            "reproduce": run_reproduce,
-            "datasets": run_datasets,
-            "offline": run_offline,
-            "teams": run_teams,
-            "self-play": run_self_play,
-            "fine-tuning": run_fine_tuning,
-            "connect-four": run_connect_four,
-            "search": run_search,
-            "landscape": run_landscape,
-            "distillation": run_distillation,
-            "reincarnation": run_reincarnation,
-            "constraint": run_constraint,
-            "privileged": run_privileged,
-            "overhead": run_overhead,
-            "replay": run_replay,
-            "memory": run_memory,
-            "sampling": run_sampling,
-            "learners": run_learners,
-            "actors": run_actors,
-            "accelerator": run_accelerator,
-            "roofline": run_roofline,
-            "evolution": run_evolution,
-            "staleness": run_staleness,
-            "remote": run_remote,
-            "scaling": run_scaling,
-            "table": show,
-        }
-        return commands[options.command](options)
+        return COMMANDS.get(options.command, run_measurement)(options)
     except (OSError, PeerError, WorkerError) as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        hints = {
-            "scores": "; the same command resumes from the last checkpoint",
-            "datasets": "; the same command resumes from the last checkpoint",
-            "fine-tuning": "; the same command resumes from the last checkpoint",
-            "privileged": "; the same command resumes from the last checkpoint",
-            "constraint": "; the same command resumes from the last checkpoint",
-            "reincarnation": "; the same command resumes from the last checkpoint",
-            "distillation": "; the same command resumes from the last checkpoint",
-            "connect-four": "; the same command resumes from the last checkpoint",
-            "speed": "; finished groups are kept, and --only measures the others",
-        }
-        print(f"interrupted{hints.get(options.command, '')}", file=sys.stderr)
+        hint, resumable = "", {"work", "datasets"} & {options.command, *vars(options)}
+        if resumable:
+            hint = "; the same command resumes from the last checkpoint"
+        elif options.command == "speed":
+            hint = "; finished groups are kept, and --only measures the others"
+        print(f"interrupted{hint}", file=sys.stderr)
         return 130
 
 
@@ -130,116 +95,6 @@ def run_datasets(options: argparse.Namespace) -> int:
     return 0
 
 
-def run_offline(options: argparse.Namespace) -> int:
-    from benchmarks import offline
-
-    result = offline.measure(options.repeats, options.scale, options.out, options.jax_corl, options.only)
-    print(offline.offline_report(result))
-    write_table(options.out)
-    return int(offline.missed(result))
-
-
-def run_teams(options: argparse.Namespace) -> int:
-    from benchmarks import teams
-
-    result = teams.measure(options.repeats, options.scale, options.out, options.jaxmarl, options.only)
-    print(teams.teams_report(result))
-    write_table(options.out)
-    return int(teams.missed(result))
-
-
-def run_self_play(options: argparse.Namespace) -> int:
-    from benchmarks import self_play
-
-    result = self_play.measure(options.repeats, options.scale, options.out, options.pgx)
-    print(self_play.self_play_report(result))
-    write_table(options.out)
-    return int(self_play.missed(result))
-
-
-def run_fine_tuning(options: argparse.Namespace) -> int:
-    from benchmarks import fine_tuning
-
-    result = fine_tuning.measure(options.out, options.work, options.datasets)
-    print(fine_tuning.fine_tuning_report(result))
-    write_table(options.out)
-    return int(fine_tuning.missed(result))
-
-
-def run_connect_four(options: argparse.Namespace) -> int:
-    from benchmarks import connect_four
-
-    result = connect_four.measure(options.out, options.work)
-    print(connect_four.connect_four_report(result))
-    write_table(options.out)
-    return int(connect_four.missed(result))
-
-
-def run_search(options: argparse.Namespace) -> int:
-    from benchmarks import search
-
-    result = search.measure(options.repeats, options.scale, options.out, with_peers=options.with_peers)
-    print(search.search_report(result))
-    write_table(options.out)
-    return int(search.missed(result))
-
-
-def run_landscape(options: argparse.Namespace) -> int:
-    from benchmarks import landscape
-
-    result = landscape.measure(options.out, options.searches)
-    print(landscape.landscape_report(result))
-    write_table(options.out)
-    return int(landscape.missed(result))
-
-
-def run_distillation(options: argparse.Namespace) -> int:
-    from benchmarks import distillation
-
-    chosen = {name: distillation.CASES[name] for name in options.only or distillation.CASES}
-    result = distillation.measure(options.out, options.work, chosen)
-    print(distillation.distillation_report(result))
-    write_table(options.out)
-    return int(distillation.missed(result))
-
-
-def run_reincarnation(options: argparse.Namespace) -> int:
-    from benchmarks import reincarnation
-
-    chosen = {name: reincarnation.CASES[name] for name in options.only or reincarnation.CASES}
-    result = reincarnation.measure(options.out, options.work, chosen)
-    print(reincarnation.reincarnation_report(result))
-    write_table(options.out)
-    return int(reincarnation.missed(result))
-
-
-def run_constraint(options: argparse.Namespace) -> int:
-    from benchmarks import constraint
-
-    result = constraint.measure(options.out, options.work)
-    print(constraint.constraint_report(result))
-    write_table(options.out)
-    return int(constraint.missed(result))
-
-
-def run_privileged(options: argparse.Namespace) -> int:
-    from benchmarks import privileged
-
-    result = privileged.measure(options.out, options.work)
-    print(privileged.privileged_report(result))
-    write_table(options.out)
-    return int(privileged.missed(result))
-
-
-def run_overhead(options: argparse.Namespace) -> int:
-    from benchmarks import overhead
-
-    result = overhead.measure(options.pairs, options.chunk_seconds, options.out)
-    print(overhead.overhead_report(result))
-    write_table(options.out)
-    return int(overhead.missed(result))
-
-
 def run_replay(options: argparse.Namespace) -> int:
     try:
         import flashbax  # noqa: F401
@@ -254,37 +109,6 @@ def run_replay(options: argparse.Namespace) -> int:
     return int(min(replay.ratios(result)) < 1)
 
 
-def run_accelerator(options: argparse.Namespace) -> int:
-    from benchmarks import accelerator
-
-    print(accelerator.accelerator_report(accelerator.run(options.repeats, options.scale, options.out)))
-    return 0
-
-
-def run_roofline(options: argparse.Namespace) -> int:
-    from benchmarks import roofline
-
-    print(roofline.roofline_report(roofline.measure(options.names, options.out)))
-    write_table(options.out)
-    return 0
-
-
-def run_evolution(options: argparse.Namespace) -> int:
-    from benchmarks import evolution
-
-    result = evolution.run(options.repeats, options.scale, options.out)
-    print(evolution.evolution_report(result))
-    return int(evolution.missed(result))
-
-
-def run_staleness(options: argparse.Namespace) -> int:
-    from benchmarks import staleness
-
-    result = staleness.run(options.seeds, options.versions, options.out)
-    print(staleness.staleness_report(result))
-    return int(staleness.missed(result))
-
-
 def run_remote(options: argparse.Namespace) -> int:
     from benchmarks import remote
 
@@ -294,55 +118,37 @@ def run_remote(options: argparse.Namespace) -> int:
     return int(remote.missed(result))
 
 
-def run_sampling(options: argparse.Namespace) -> int:
-    from benchmarks import sampling
+def run_measurement(options: argparse.Namespace) -> int:
+    """Run the command of a module with the functions ``measure``, which takes the command's options, and ``NAME_report``.
 
-    result = sampling.measure(options.repeats, options.scale, options.out)
-    print(sampling.sampling_report(result))
+    Where something is required, the module also has ``missed``.
+    """
+    name = options.command.replace("-", "_")
+    module = import_module(f"benchmarks.{name}")
+    chosen = {key: value for key, value in vars(options).items() if key in signature(module.measure).parameters}
+    result = module.measure(**chosen)
+    print(getattr(module, f"{name}_report")(result))
     write_table(options.out)
-    return int(sampling.missed(result))
-
-
-def run_learners(options: argparse.Namespace) -> int:
-    from benchmarks import learners
-
-    result = learners.measure(options.repeats, options.scale, options.out)
-    print(learners.learners_report(result))
-    write_table(options.out)
-    return int(learners.missed(result))
-
-
-def run_actors(options: argparse.Namespace) -> int:
-    from benchmarks import actors
-
-    result = actors.measure(options.repeats, options.scale, options.out)
-    print(actors.actors_report(result))
-    write_table(options.out)
-    return int(actors.missed(result))
-
-
-def run_memory(options: argparse.Namespace) -> int:
-    from benchmarks import memory
-
-    result = memory.measure(options.scale, options.out)
-    print(memory.memory_report(result))
-    write_table(options.out)
-    return int(bool(memory.missed(result)))
-
-
-def run_scaling(options: argparse.Namespace) -> int:
-    from benchmarks import scaling
-
-    result = scaling.measure(options.repeats, options.scale, options.out)
-    print(scaling.scaling_report(result))
-    write_table(options.out)
-    return int(scaling.missed(result))
+    return int(hasattr(module, "missed") and bool(module.missed(result)))
 
 
 def show(options: argparse.Namespace) -> int:
     print(render(options.out), end="")
     write_table(options.out)
     return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "speed": run_speed,
+    "kernels": show_kernels,
+    "scores": run_scores,
+    "reproduce": run_reproduce,
+    "datasets": run_datasets,
+    "replay": run_replay,
+    "remote": run_remote,
+    "table": show,
+}
+"""Commands with separate functions; ``run_measurement`` runs the others."""
 
 
 def documents(out: Path) -> dict[Path, dict[str, str]]:

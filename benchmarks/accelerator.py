@@ -25,17 +25,17 @@ SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """The programs share the accelerator's memory."""
 
 
-def run(repeats: int, scale: float, out: Path) -> dict[str, Any]:
+def measure(repeats: int, scale: float, out: Path) -> dict[str, Any]:
     """Measure all cases, and write ``out/accelerator.json``. On a machine without an accelerator the CPU is measured."""
     cases = [scaled(case, scale) for case in ACCELERATOR]
     load = machine.load()
     about = {"gpu": find_gpu(), "load": load, "scale": scale}
-    for measured in measure(cases, repeats):
+    for measured in measure_cases(cases, repeats):
         result = write_result(out, "accelerator", **about, cases=measured)
     return result
 
 
-def measure(cases: Sequence[Case], repeats: int) -> Iterator[list[dict[str, Any]]]:
+def measure_cases(cases: Sequence[Case], repeats: int) -> Iterator[list[dict[str, Any]]]:
     """Yield the cases with the sections of their programs, and again with the kernels per iteration and the returns."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         workers = [stack.enter_context(start(case, OURS, Path(folder), SHARED)) for case in cases]

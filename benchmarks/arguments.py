@@ -6,6 +6,7 @@ import argparse
 import difflib
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cases import GROUPS
 from benchmarks.experiments import EXPERIMENTS
@@ -26,6 +27,8 @@ CONSTRAINT = Path("runs/constraint")
 REINCARNATION = Path("runs/reincarnation")
 TAUGHT = ("cartpole", "acrobot")
 CONNECT_FOUR = Path("runs/connect-four")
+
+CLONE: dict[str, Any] = {"dest": "clone", "type": Path, "metavar": "FOLDER"}
 
 
 def positive(text: str) -> int:
@@ -105,19 +108,19 @@ def make_parser() -> argparse.ArgumentParser:
     datasets.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the record (default: {RESULTS})")
 
     offline = commands.add_parser("offline", help="updates per second from a dataset, compared with JAX-CORL")
-    offline.add_argument("--jax-corl", type=Path, metavar="FOLDER", help="clone of JAX-CORL; without it only jaxrl is measured")
+    offline.add_argument("--jax-corl", **CLONE, help="clone of JAX-CORL; without it only jaxrl is measured")
     offline.add_argument("--only", nargs="+", choices=[*BUILDERS], default=[], help="algorithms; default: all")
     offline.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     offline.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
 
     teams = commands.add_parser("teams", help="steps per second with several agents, compared with JaxMARL's scripts")
-    teams.add_argument("--jaxmarl", type=Path, metavar="FOLDER", help="clone of JaxMARL; without it only jaxrl is measured")
+    teams.add_argument("--jaxmarl", **CLONE, help="clone of JaxMARL; without it only jaxrl is measured")
     teams.add_argument("--only", nargs="+", choices=[*TEAM_ALGORITHMS], default=[], help="algorithms; default: all")
     teams.add_argument("--repeats", type=positive, default=5, help="rounds in which both take turns (default: 5)")
     teams.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
 
     self_play = commands.add_parser("self-play", help="moves per second of AlphaZero's self-play, compared with pgx's example")
-    self_play.add_argument("--pgx", type=Path, metavar="FOLDER", help="clone of pgx; without it only jaxrl is measured")
+    self_play.add_argument("--pgx", **CLONE, help="clone of pgx; without it only jaxrl is measured")
     self_play.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     self_play.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
 

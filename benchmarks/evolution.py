@@ -52,7 +52,7 @@ ASKED_OF_BRAX = 1.2
 """Required ratio of rows per second to brax's, without rows after the end of an episode."""
 
 
-def run(repeats: int, scale: float, out: Path) -> dict[str, Any]:
+def measure(repeats: int, scale: float, out: Path) -> dict[str, Any]:
     """Measure all sides in turn, and write ``out/evolution.json``.
 
     Args:
@@ -62,12 +62,12 @@ def run(repeats: int, scale: float, out: Path) -> dict[str, Any]:
     load = machine.load_with_warning()
     generations = max(2, round(CASE["generations"] * scale))
     cases = [{**CASE, "hidden_sizes": list(sizes), "generations": generations} for sizes in SIZES]
-    measured = [measure(case, repeats) for case in cases]
-    brax = measure({**BRAX_CASE, "generations": generations}, repeats, BRAX_SIDES)
+    measured = [measure_case(case, repeats) for case in cases]
+    brax = measure_case({**BRAX_CASE, "generations": generations}, repeats, BRAX_SIDES)
     return write_result(out, "evolution", cases=measured, brax=brax, load=load, scale=scale)
 
 
-def measure(case: dict[str, Any], repeats: int, sides: Sequence[str] = SIDES) -> dict[str, Any]:
+def measure_case(case: dict[str, Any], repeats: int, sides: Sequence[str] = SIDES) -> dict[str, Any]:
     """Return the seconds of the trainings of a case, by side."""
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         environment = clean_environment(Path(cache))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,11 +42,13 @@ CASES = {
 }
 
 
-def measure(out: Path, work: Path, only: Mapping[str, Case] = CASES, *, quiet: bool = False) -> dict[str, Any]:
+def measure(
+    out: Path, work: Path, only: Sequence[str] = (), cases: Mapping[str, Case] = CASES, *, quiet: bool = False
+) -> dict[str, Any]:
     """Train all teachers and students, and write ``out/reincarnation.json``. Interrupted runs resume from ``work``."""
     request_cpu_devices()
     enable_compilation_cache()
-    found = {name: measure_case(name, case, work, quiet=quiet) for name, case in only.items()}
+    found = {name: measure_case(name, case, work, quiet=quiet) for name, case in cases.items() if name in (only or cases)}
     result = write_result(out, "reincarnation", episodes=EPISODES, cases=found)
     shutil.rmtree(work, ignore_errors=True)
     return result

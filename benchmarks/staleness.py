@@ -36,7 +36,7 @@ MOST_LOSS = 0.1
 """Allowed loss of the default correction: a share of what fresh batches gain over the first version, as a mean over versions."""
 
 
-def run(seeds: int, versions: int, out: Path) -> dict[str, Any]:
+def measure(seeds: int, versions: int, out: Path) -> dict[str, Any]:
     """Measure all corrections, and write ``out/staleness.json``."""
     request_cpu_devices()
     agent = jaxrl.make_es("Pendulum-v1", normalize_observations=False, model={"hidden_sizes": (32, 32)})

@@ -42,7 +42,7 @@ def test_a_tiny_distillation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(PRESETS, "ppo-cartpole", PRESETS["ppo-cartpole"]._replace(total_steps=20_000))
     monkeypatch.setattr(distillation, "EPISODES", 4)
     case = Case("ppo-cartpole", "few units", {"model": {"hidden_sizes": (8,)}})
-    result = distillation.measure(tmp_path / "out", tmp_path / "work", {"cartpole": case}, quiet=True)
+    result = distillation.measure(tmp_path / "out", tmp_path / "work", cases={"cartpole": case}, quiet=True)
     assert json.loads((tmp_path / "out/distillation.json").read_text()) == json.loads(json.dumps(result))
     found = result["cases"]["cartpole"]
     assert len(found["students"]) == 5 and found["rows"] <= 2_304 and found["of"] == 20_000

@@ -17,7 +17,7 @@ from benchmarks import clones, connect_four, pgx_peer, self_play, self_play_side
 from benchmarks.connect_four import PLANNER, Judged, make_judge, network_alone, with_simulations
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import SELF_PLAY, PeerError
-from benchmarks.report import opponents_table
+from benchmarks.score_report import opponents_table
 from benchmarks.scores import run_experiment
 from benchmarks.self_play_cases import GAMES, MOVES, SIMULATIONS, TITLES, Case, from_json
 from jaxrl.runtime.arena.entrants import Entrant, entrant_of

@@ -38,7 +38,7 @@ def test_a_tiny_reincarnation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(reincarnation, "EPISODES", 4)
     monkeypatch.setattr(reincarnation, "NUM_SEEDS", 2)
     case = Case("ppo-cartpole", 4_000, 2_000, {"teacher_steps": 500})
-    result = reincarnation.measure(tmp_path / "out", tmp_path / "work", {"cartpole": case}, quiet=True)
+    result = reincarnation.measure(tmp_path / "out", tmp_path / "work", cases={"cartpole": case}, quiet=True)
     assert json.loads((tmp_path / "out/reincarnation.json").read_text()) == json.loads(json.dumps(result))
     found = result["cases"]["cartpole"]
     assert [len(found[which]) for which in ("qdagger", "dqn")] == [2, 2] and found["rows"] == 2_048

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
+import importlib
+import inspect
 import json
 import math
 from typing import Any
@@ -14,6 +17,8 @@ import numpy as np
 import pytest
 
 from benchmarks import actors, evolution, learners, remote, replay, sampling, scaling_report, staleness
+from benchmarks.__main__ import COMMANDS
+from benchmarks.arguments import make_parser
 from benchmarks.scaling_model import Level, Link, all_reduce, of_devices, predict
 from tests.helpers.paths import ROOT
 
@@ -156,3 +161,16 @@ def test_predictions_say_what_they_assume() -> None:
     slowest = cells(scaling_report.stragglers_table(), "5%")[-1]
     assert slowest == f"{1 / (1 + 0.05 * math.sqrt(2 * math.log(1024))):.0%}"
     assert "nothing about speed" in scaling_report.about({**result, "scale": 0.1})
+
+
+def test_each_command_is_a_function_or_a_module_that_takes_its_options() -> None:
+    """``run_measurement`` gives a module's ``measure`` the options with the names of its parameters."""
+    subparsers = next(action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    assert {*COMMANDS} < {*subparsers.choices}
+    for command in {*subparsers.choices} - {*COMMANDS}:
+        name, given = command.replace("-", "_"), vars(subparsers.choices[command].parse_args([]))
+        module = importlib.import_module(f"benchmarks.{name}")
+        needed = [each.name for each in inspect.signature(module.measure).parameters.values() if each.default is each.empty]
+        assert {*needed} <= {*given}, command
+        assert {*given} <= {*inspect.signature(module.measure).parameters}, command
+        assert callable(getattr(module, f"{name}_report"))
