@@ -19,9 +19,12 @@ def self_play(name: str, builder: str, game: str, settings: dict[str, Any], step
     return measured._replace(further_opponents=ONE_PLY)
 
 
+PPO_CONNECT_FOUR = PPO | {"ent_coef": 0.15, "anneal": True, "num_minibatches": 8}
+"""With less entropy the policies meet too few positions: after 3M steps 0.01 lost 6 % of the games against random play, 0.05 4 %."""
+
 GAME_SCORES = (
     self_play("ppo-tictactoe", "make_ppo", TIC_TAC_TOE, PPO, 3_000_000, 4),
     self_play("pqn-tictactoe", "make_pqn", TIC_TAC_TOE, PQN, 3_000_000, 4),
-    self_play("ppo-connectfour", "make_ppo", CONNECT_FOUR, PPO, 4_000_000, 2),
+    self_play("ppo-connectfour", "make_ppo", CONNECT_FOUR, PPO_CONNECT_FOUR, 4_000_000, 2),
     self_play("pqn-connectfour", "make_pqn", CONNECT_FOUR, PQN, 4_000_000, 2),
 )
