@@ -11,7 +11,10 @@ import numpy as np
 from benchmarks.thin import curve_key, full_history
 
 WIDTH, HEIGHT = 100, 24
-ROW = re.compile(r"(<tr>\s*<td[^>]*>)([\w-]+)(</td>.*?)(\s*</tr>)", re.DOTALL)
+BEFORE = 4
+"""Columns before that of the curves, the last of them the mean."""
+HEAD = re.compile(rf"<tr>(?:\s*<th[^>]*>[^<]*</th>){{{BEFORE}}}")
+ROW = re.compile(rf"<tr>\s*<td[^>]*>([\w-]+)</td>(?:\s*<td[^>]*>[^<]*</td>){{{BEFORE - 1}}}")
 TABLE = re.compile(r"<table>(?:(?!</table>).)*?>commit</th>.*?</table>", re.DOTALL)
 
 
@@ -38,9 +41,9 @@ def with_curves(content: str, results: Iterable[Mapping[str, Any]]) -> str:
     named = {result["name"]: result for result in results}
 
     def row(match: re.Match[str]) -> str:
-        return f"{match[1]}{match[2]}{match[3]}\n<td>{sparkline(named[match[2]])}</td>{match[4]}"
+        return f"{match[0]}\n<td>{sparkline(named[match[1]])}</td>"
 
     def drawn(match: re.Match[str]) -> str:
-        return ROW.sub(row, match[0].replace("</tr>", "<th>curve</th>\n</tr>", 1))
+        return ROW.sub(row, HEAD.sub(r"\g<0>\n<th>curve</th>", match[0], count=1))
 
     return TABLE.sub(drawn, content, count=1)

@@ -73,12 +73,16 @@ def test_each_score_has_a_curve_in_the_site() -> None:
         "name": "a-b",
         "history": {"env_steps": [0, 50, 100], "charts/episodic_return": [[0, 2], [None, 4], [8, 10]]},
     }
-    head = "<thead>\n<tr>\n<th>experiment</th>\n<th>commit</th>\n</tr>\n</thead>"
-    body = "<tbody>\n<tr>\n<td>a-b</td>\n<td>1</td>\n</tr>\n</tbody>"
-    content = f"<table>\n{head}\n{body}\n</table>\n<table>\n<tr>\n<td>other</td>\n</tr>\n</table>"
+    titles, cells = ("experiment", "steps", "seeds", "mean", "commit"), ("a-b", "100", "2", "9", "1f")
+    head = "".join(f"\n<th>{title}</th>" for title in titles)
+    body = "".join(f'\n<td style="text-align: left;">{cell}</td>' for cell in cells)
+    scores = f"<thead>\n<tr>{head}\n</tr>\n</thead>\n<tbody>\n<tr>{body}\n</tr>\n</tbody>"
+    content = f"<table>\n{scores}\n</table>\n<table>\n<tr>\n<td>other</td>\n</tr>\n</table>"
     found = sparklines.with_curves(content, [result])
     assert 'points="0,24 50,15 100,0"' in found and "<title>a-b: 1 to 9</title>" in found  # means 1, 4 and 9
     assert found.count("<svg") == found.count("<th>curve</th>") == 1
+    assert found.index("mean</th>") < found.index("curve</th>") < found.index("commit</th>")
+    assert found.index(">9</td>") < found.index("<svg") < found.index(">1f</td>")
     alone = {"name": "a-b", "history": {"env_steps": [5], "charts/episodic_return": [[1]]}}
     assert sparklines.sparkline(alone) == ""
 
