@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.experiment import Experiment
 from benchmarks.game_scores import GAME_SCORES, GAMES, ONE_PLY
+from benchmarks.mujoco_scores import MUJOCO_SCORES
 from benchmarks.offline_scores import BARS, CONSERVATIVE, Bar
 from benchmarks.planning_scores import PLANNING_SCORES
 from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCHES
@@ -152,6 +153,7 @@ EXPERIMENTS = {
             "ppo-pong", "make_ppo", SMALL_PONG, PONG, 2_000_000, 1, -10, episodes=32, last_episodes=100, run={"sampler": "xla"}
         ),
         *map(from_data, BARS),
+        *MUJOCO_SCORES,
         *TEAM_SCORES,
         *GAME_SCORES,
         *PLANNING_SCORES,
