@@ -12,6 +12,7 @@ from benchmarks.cases import GROUPS
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.offline_cases import BUILDERS
 from benchmarks.peer import PEERS
+from benchmarks.race_cases import RACES
 from benchmarks.recipes import FOLDER, RECIPES
 from benchmarks.roofline import FIT
 from benchmarks.team_cases import TITLES as TEAM_ALGORITHMS
@@ -183,6 +184,12 @@ def make_parser() -> argparse.ArgumentParser:
     accelerator.add_argument("--repeats", type=positive, default=3, help="rounds in which all take turns (default: 3)")
     accelerator.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
 
+    race = commands.add_parser("race", help="seconds to a score with compilation, compared with Rejax and SBX")
+    race.add_argument("--repeats", type=positive, default=3, help="rounds in which all take turns (default: 3)")
+    race.add_argument("--only", nargs="+", choices=[each.name for each in RACES], default=[], help="races; default: all")
+    peers = ("rejax", "sbx")
+    race.add_argument("--without-peer", nargs="*", choices=peers, metavar="PEER", help="skip these; without a name: skip all")
+
     roofline = commands.add_parser("roofline", help="bounds of the presets' speed on accelerators, on paper; minutes")
     roofline.add_argument("names", nargs="*", type=preset, metavar="PRESET", help="default: all with environments in JAX")
 
@@ -217,6 +224,7 @@ def make_parser() -> argparse.ArgumentParser:
         learners,
         actors,
         accelerator,
+        race,
         roofline,
         evolution,
         staleness,

@@ -28,6 +28,7 @@ NAMES = {
 }
 """Names of the sides that are whole programs; the other sides are parts of a program."""
 OTHERS = (
+    "race",
     "reproductions",
     "overhead",
     "replay",
