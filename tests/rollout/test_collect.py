@@ -111,7 +111,7 @@ fold = jit(jax.random.fold_in)
 
 
 def play(env: Env, params: Any, i: int, key: Any) -> list[dict[str, Any]]:
-    """Return the rows of environment i, one by one, as documented in ``jaxrl/types.py``."""
+    """Return the rows of environment i, one by one, as documented in ``jaxrl.types``."""
     reset, step, choose = jit(env.reset), jit(env.step), jit(partial(act, env))
     keys = jax.random.split(key, ROLLOUTS + 1)
     state, obs = reset(fold(keys[0], i), params)

@@ -34,7 +34,7 @@ class EnvError(ValueError):
     def __init__(self, name: str, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         listed = "".join(f"\n  {number}. {problem}" for number, problem in enumerate(problems, 1))
-        super().__init__(f"the environment {name!r} does not keep jaxrl's contract (jaxrl/types.py):{listed}")
+        super().__init__(f"the environment {name!r} does not keep jaxrl's contract (jaxrl.types):{listed}")
 
 
 def validate_env(env: Env | HostEnv) -> None:
