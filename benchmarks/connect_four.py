@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrl
-from benchmarks.markdown import Requirement, requirement_table, table
+from benchmarks.markdown import Requirement, misses, requirement_table, table
 from benchmarks.record import write_result
 from benchmarks.scores import train_seconds
 from benchmarks.speed import say
@@ -167,9 +167,7 @@ def requirements(result: Mapping[str, Any]) -> list[Requirement]:
     return [*shares, ("minutes of training, all seeds", f"≤ {MINUTES}", f"{minutes:.0f}", minutes <= MINUTES)]
 
 
-def missed(result: Mapping[str, Any]) -> bool:
-    """Return whether a requirement is not met."""
-    return not all(is_met for *_, is_met in requirements(result))
+missed = misses(requirements)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- report

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import jaxrl
-from benchmarks.markdown import Requirement, requirement_table, table
+from benchmarks.markdown import Requirement, misses, origin, requirement_table, table
 from benchmarks.record import write_result
 from benchmarks.scores import bootstrap_interval
 from benchmarks.speed import say
@@ -65,9 +65,7 @@ def requirements(result: Mapping[str, Any]) -> list[Requirement]:
     ]
 
 
-def missed(result: Mapping[str, Any]) -> bool:
-    """Return whether a requirement is not met."""
-    return not all(is_met for *_, is_met in requirements(result))
+missed = misses(requirements)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- report
@@ -81,7 +79,7 @@ def constraint_report(result: Mapping[str, Any]) -> str:
         rows.append(["none" if name == "unlimited" else f"{result['limit']:g}", *both, f"{max(program['cost']):.2f}"])
     lines = [
         "## Constraint on cost",
-        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
+        origin(result),
         table(["limit", "return", "cost", "cost of the worst seed"], rows),
         f"PPO on `{ENV}`, {len(result['seeds'])} seeds, {result['total_steps']:,} steps. Means of the training episodes in the "
         f"last {LAST:.0%} of the rows, with a 95 % bootstrap interval over seeds.",

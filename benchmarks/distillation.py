@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrl
-from benchmarks.markdown import Requirement, requirement_table, table
+from benchmarks.markdown import Requirement, misses, origin, requirement_table, table
 from benchmarks.record import write_result
 from benchmarks.scores import bootstrap_interval
 from benchmarks.speed import say
@@ -137,9 +137,7 @@ def requirements(result: Mapping[str, Any]) -> list[Requirement]:
     ]
 
 
-def missed(result: Mapping[str, Any]) -> bool:
-    """Return whether a requirement is not met."""
-    return not all(is_met for *_, is_met in requirements(result))
+missed = misses(requirements)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- report
@@ -155,7 +153,7 @@ def distillation_report(result: Mapping[str, Any]) -> str:
         rows.append([f"`{about.teacher}`", about.what, share, f"{case['teacher']:.1f}", score, f"{loss(case):.1%}"])
     lines = [
         "## Distillation",
-        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
+        origin(result),
         table(["teacher", "the student has", "steps", "teacher's return", "students' return", "below"], rows),
         f"DAgger, {NUM_SEEDS} seeds with one teacher each case. Mean return of {result['episodes']:,} greedy episodes of the "
         "teacher, and of each student at the end of its training, with a 95 % bootstrap interval over seeds.",

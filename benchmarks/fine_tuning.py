@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import jaxrl
-from benchmarks.markdown import Requirement, requirement_table, table
+from benchmarks.markdown import Requirement, misses, origin, requirement_table, table
 from benchmarks.offline_scores import TASKS
 from benchmarks.recipes import check_datasets, path_of
 from benchmarks.record import write_result
@@ -109,9 +109,7 @@ def requirements(result: Mapping[str, Any]) -> list[Requirement]:
     ]
 
 
-def missed(result: Mapping[str, Any]) -> bool:
-    """Return whether a requirement is not met."""
-    return not all(is_met for *_, is_met in requirements(result))
+missed = misses(requirements)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- report
@@ -126,7 +124,7 @@ def fine_tuning_report(result: Mapping[str, Any]) -> str:
         rows.append([way, *(_with_interval(each) for each in (returns[0], returns[-1])), f"{gain:+.1%}", f"{down:.1%}"])
     lines = [
         "## Fine-tuning",
-        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
+        origin(result),
         table(["share from the data", "offline", "after the online rows", "gain", "dip"], rows),
         f"IQL on `{case.data}`: {case.updates:,} updates from the dataset, then {case.rows:,} rows in the environment, "
         f"{case.num_seeds} seeds. Mean greedy return of {case.episodes} episodes per seed, with a 95 % bootstrap interval over "

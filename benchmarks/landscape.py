@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.markdown import Requirement, requirement_table, table
+from benchmarks.markdown import Requirement, misses, origin, requirement_table, table
 from benchmarks.numbers import short
 from benchmarks.record import write_result
 from benchmarks.search import SETTINGS
@@ -154,9 +154,7 @@ def requirements(result: Mapping[str, Any]) -> list[Requirement]:
     return rows
 
 
-def missed(result: Mapping[str, Any]) -> bool:
-    """Return whether a requirement is not met."""
-    return not all(is_met for *_, is_met in requirements(result))
+missed = misses(requirements)
 
 
 def landscape_report(result: Mapping[str, Any]) -> str:
@@ -168,7 +166,7 @@ def landscape_report(result: Mapping[str, Any]) -> str:
             rows.append([env, name, f"{found['target']:.4g}", f"{found['share']:.1%}", *map(short, (low, middle, high))])
     lines = [
         "## Env steps that a search needs",
-        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
+        origin(result),
         f"A table of {CELLS} learning rates × {CELLS} entropy bonuses of PPO, {SEEDS} seeds each, is computed once, and searched "
         f"{SEARCHES} times by each method, {BATCH} trials at a time, until a trial has {NEAR:.0%} of the best cell's score. "
         "Rungs are at 0.1, 0.3 and 1 of a training.",

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import jaxrl
-from benchmarks.markdown import table
+from benchmarks.markdown import origin, table
 from benchmarks.record import write_result
 from jaxrl.replay.size import replay_bytes
 from jaxrl.runtime.trainers.fused import FusedDriver
@@ -65,7 +65,7 @@ def memory_report(result: Mapping[str, Any]) -> str:
     header = ["DQN on", "bytes of a row", "all rows, MiB", "replay", "program"]
     lines = [
         f"## Memory: {result['seeds']} seeds in one program, {result['capacity']:,} rows each",
-        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
+        origin(result),
         table(header, rows),
         "In MiB, with the multiple of the rows in brackets. *a row*: observation, action, reward and two flags. *replay*: its "
         "arrays. *program*: all arrays of the training program, as planned by XLA.",

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.clones import JAX_CORL
-from benchmarks.markdown import Requirement, table
+from benchmarks.markdown import Requirement, misses, table
 from benchmarks.offline_cases import BUILDERS, Case, cases
 from benchmarks.peer import CORL
 from benchmarks.record import write_result
@@ -96,9 +96,7 @@ def kib(number: float) -> str:
     return f"{number / 1024:,.0f} KiB"
 
 
-def missed(result: Mapping[str, Any]) -> bool:
-    """Return whether a requirement is not met."""
-    return not all(is_met for *_, is_met in requirements(result))
+missed = misses(requirements)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- report

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import jaxrl
-from benchmarks.markdown import Requirement, requirement_table, table
+from benchmarks.markdown import Requirement, misses, origin, requirement_table, table
 from benchmarks.record import write_result
 from benchmarks.speed import say
 from jaxrl.runtime.logs.records import EVALUATION_RETURN
@@ -73,9 +73,7 @@ def requirements(result: Mapping[str, Any]) -> list[Requirement]:
     return [(f"{number} environments: steps, of those with a plain critic", f"≤ {ASKED:.0%}", f"{found:.0%}", found <= ASKED)]
 
 
-def missed(result: Mapping[str, Any]) -> bool:
-    """Return whether a requirement is not met."""
-    return not all(is_met for *_, is_met in requirements(result))
+missed = misses(requirements)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- report
@@ -92,7 +90,7 @@ def privileged_report(result: Mapping[str, Any]) -> str:
             rows.append([number, name, f"{len(solved)} of {len(steps)}", *each, ratio])
     lines = [
         "## Privileged critics",
-        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
+        origin(result),
         table(["environments", "critic", "seeds that solve it", "median steps", "fewest", "most", "of the plain"], rows),
         f"PPO with a GRU on `{ENV}`: the policy does not see the velocities, and the *privileged* critic does. Steps until the "
         f"mean return of {EPISODES} greedy episodes is at least {result['solved']:g}, evaluated every 2,048 or 4,096 steps up to "

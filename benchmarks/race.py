@@ -80,8 +80,8 @@ def race_report(result: Mapping[str, Any]) -> str:
         table(["score", "program", "seconds", "steps per seed", "runs that reach it"], rows),
         f"Seconds from the builder to the first of at most {EVALUATIONS} evaluations ({EPISODES} greedy episodes per seed) that "
         "reaches the score, compilation included, imports not: medians (minimum–maximum) over the runs that reach it, each in a "
-        "new process on other seeds. jaxrl has the settings of its presets, Rejax those of its configuration files, SBX RL "
-        "Zoo's. Rejax cannot stop early: of its run only the share until the score counts.",
+        "new process on other seeds. jaxrl has the settings of its presets, Rejax those of its configuration files (on Breakout "
+        "those of jaxrl's preset), SBX RL Zoo's. Rejax cannot stop early: of its run only the share until the score counts.",
     ]
     return "\n\n".join(lines)
 

@@ -30,10 +30,10 @@ REJAX_PPO = {"clip_eps": PPO["clip_eps"], "num_steps": PPO["rollout_length"], "n
     for name in ("num_epochs", "num_minibatches", "learning_rate", "gamma", "gae_lambda", "ent_coef", "vf_coef", "max_grad_norm")
 }
 REJAX_SAC = {"num_epochs": 1, "target_update_freq": 1, "fill_buffer": SAC["learning_starts"], "polyak": 1 - SAC["tau"]} | {
-    name: SAC[name] for name in ("num_envs", "buffer_size", "batch_size", "learning_rate", "gamma")
+    name: SAC[name] for name in ("num_envs", "buffer_size", "batch_size", "learning_rate", "gamma", "max_grad_norm")
 }
 REJAX_PQN = {"num_envs": 128, "num_steps": 32, "num_epochs": 2, "num_minibatches": 32, "td_lambda": 0.65, "learning_rate": 5e-4}
-"""Rejax's own configuration files, where it has some for these tasks."""
+"""Rejax's configuration files for CartPole and Pendulum, as in the cases of speed; for Breakout the values of jaxrl's preset."""
 SBX_PPO = {
     "n_envs": 8,
     "n_steps": 32,

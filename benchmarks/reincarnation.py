@@ -11,7 +11,7 @@ import numpy as np
 
 import jaxrl
 from benchmarks.distillation import returns_of, trained_teacher
-from benchmarks.markdown import Requirement, requirement_table, table
+from benchmarks.markdown import Requirement, misses, origin, requirement_table, table
 from benchmarks.record import write_result
 from benchmarks.scores import bootstrap_interval
 from benchmarks.speed import say
@@ -79,9 +79,7 @@ def requirements(result: Mapping[str, Any]) -> list[Requirement]:
     return rows
 
 
-def missed(result: Mapping[str, Any]) -> bool:
-    """Return whether a requirement is not met."""
-    return not all(is_met for *_, is_met in requirements(result))
+missed = misses(requirements)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- report
@@ -98,7 +96,7 @@ def reincarnation_report(result: Mapping[str, Any]) -> str:
         rows.append([about, f"{case['teacher']:.1f}", f"{case['rows']:,}", *scores])
     lines = [
         "## Reincarnation",
-        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
+        origin(result),
         table(["teacher", "its return", "rows of the student", "QDagger", "DQN from nothing"], rows),
         f"QDagger, {NUM_SEEDS} seeds with one teacher each case, beside DQN with the same settings and number of rows. Mean "
         f"return of {result['episodes']:,} greedy episodes of the teacher, and of each student at the end of its training, with "

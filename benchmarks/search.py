@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.markdown import Requirement, requirement_table, table
+from benchmarks.markdown import Requirement, misses, origin, requirement_table, table
 from benchmarks.numbers import short
 from benchmarks.peer import ZOO
 from benchmarks.protocol import WorkerError, clean_environment
@@ -175,9 +175,7 @@ def trials_per_hour(found: Mapping[str, Any]) -> float:
     return float(found["trials"] / found["seconds"] * 3600)
 
 
-def missed(result: Mapping[str, Any]) -> bool:
-    """Return whether a requirement is not met."""
-    return not all(is_met for *_, is_met in requirements(result))
+missed = misses(requirements)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- report
@@ -190,7 +188,7 @@ def search_report(result: Mapping[str, Any]) -> str:
     trials = trials_per_hour(result["budget"])
     lines = [
         "## Search",
-        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
+        origin(result),
         table(["PPO on CartPole", "trials", "seconds", "of these compiling", "env steps/s", "busy"], rows),
         f"A trial has {BASE['seeds']} seeds of {BASE['total_steps']:,} steps each: {trials:,.0f} trials an hour. "
         f"A population has {POPULATION['members']} members with learning rates from four decades, and "

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.clones import PGX
-from benchmarks.markdown import Requirement
+from benchmarks.markdown import Requirement, misses
 from benchmarks.numbers import paired
 from benchmarks.peer import SELF_PLAY
 from benchmarks.record import write_result
@@ -77,9 +77,7 @@ def requirements(result: Mapping[str, Any]) -> list[Requirement]:
     return rows
 
 
-def missed(result: Mapping[str, Any]) -> bool:
-    """Return whether a requirement is not met."""
-    return not all(is_met for *_, is_met in requirements(result))
+missed = misses(requirements)
 
 
 def self_play_report(result: Mapping[str, Any]) -> str:

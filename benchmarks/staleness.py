@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, PartitionSpec
 
 import jaxrl
-from benchmarks.markdown import table
+from benchmarks.markdown import origin, table
 from benchmarks.record import write_result
 from benchmarks.speed import say
 from jaxrl.evolution.gradient import CORRECTIONS, VersionFitness, stale_gradient
@@ -149,7 +149,7 @@ def staleness_report(result: dict[str, Any]) -> str:
     seeds, versions = len(result["returns"][FRESH]), len(result["returns"][FRESH][0])
     lines = [
         "## Members of older versions",
-        f"* `{result['command']}`, {result['date']}\n* {result['hardware']['cpu']}, jax {result['versions']['jax']}",
+        origin(result),
         table(["staleness", "gain", "of fresh batches", "last return"], rows),
         f"Pendulum, {seeds} seeds, {versions} versions with {MEMBERS} members of {EPISODES} episodes. Half of each batch is of "
         "the present version, and an eighth each of the four before. *gain*: mean return of members over all versions, less that "

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.clones import JAXMARL
-from benchmarks.markdown import Requirement
+from benchmarks.markdown import Requirement, misses
 from benchmarks.peer import TEAMS
 from benchmarks.record import write_result
 from benchmarks.team_cases import ENV, TITLES, Case, cases
@@ -75,9 +75,7 @@ def requirements(result: Mapping[str, Any]) -> list[Requirement]:
     return rows
 
 
-def missed(result: Mapping[str, Any]) -> bool:
-    """Return whether a requirement is not met."""
-    return not all(is_met for *_, is_met in requirements(result))
+missed = misses(requirements)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- report
