@@ -38,7 +38,7 @@ def hardware() -> dict[str, Any]:
 
 def processor(hardware: dict[str, Any]) -> str:
     """Return the name of the GPU or processor that measured, with its cores if it is a processor."""
-    return hardware["gpu"] or f"{hardware['cpu']}, {hardware['cores']} cores"
+    return hardware["gpu"] or f"{hardware['cpu']}, {hardware['cores']} core{'s' * (hardware['cores'] != 1)}"
 
 
 def load() -> float | None:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
+from benchmarks.machine import processor
 from benchmarks.markdown import table
 from jaxrl.algorithms.presets import interval_text, shown
 
 HEADER = (
     *("experiment", "steps", "seeds", "mean [95 %]", "worst seed", "required", "passed", "training, s"),
-    *("algorithm", "environment", "commit"),
+    *("algorithm", "environment", "commit", "jax", "processor"),
 )
 """Columns of the table of scores."""
 
@@ -38,6 +39,8 @@ def score_table(results: Sequence[Mapping[str, Any]]) -> str:
                 result["agent"],
                 f"`{result['experiment']['env']}`",
                 (result.get("commit") or "–")[:8],
+                result["versions"]["jax"],
+                processor({"gpu": None} | result["hardware"]),
             ]
         )
     legend = (
