@@ -114,8 +114,10 @@ FROM_DATA = tuple(name for name, entry in ALGORITHMS.items() if entry.family == 
 """Algorithms that learn from a dataset alone; others may learn from one."""
 PLAYING = tuple(name for name in ALGORITHM_NAMES if name not in FROM_DATA)
 """Algorithms that play an environment."""
-REPRESENTATIVES = tuple({ALGORITHMS[name].family: name for name in reversed(PLAYING) if name != "alphazero"}.values())
-"""The first algorithm of each family that plays. AlphaZero's programs compile for long: its own file has its quick tests."""
+SEARCHING = ("alphazero", "muzero")
+"""Algorithms that search trees. Their programs compile for long: their own files have their quick tests."""
+REPRESENTATIVES = tuple({ALGORITHMS[name].family: name for name in reversed(PLAYING) if name not in SEARCHING}.values())
+"""The first algorithm of each family that plays, but for those that search."""
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHM_NAMES)
 every_playing_algorithm = pytest.mark.parametrize("algorithm", PLAYING)
@@ -140,10 +142,6 @@ ESTIMATE_VALUES = tuple(name for name in LEARN_FROM_ROWS if name != "mpc")
 """Those of them that estimate values. MPC adds up rewards along its plans, which end at its horizon."""
 LEARN_ANYWHERE = tuple(name for name in ESTIMATE_VALUES if name != "alphazero")
 """Those of them that do not plan with the environment itself, and so also learn on the host and from several agents."""
-
-
-SEARCHING = ("alphazero", "muzero")
-"""Algorithms that search trees."""
 
 
 def builders(names: Sequence[str]) -> Any:
