@@ -94,7 +94,11 @@ class Program:
         return Counts(row, update, self.started(loop))
 
     def loop_over_iterations(self) -> Instruction:
-        """Return the loop of a program compiled by ``FusedDriver.iterate``. Raise ValueError if there is no such loop."""
+        """Return the loop over iterations of a program compiled by ``FusedDriver.iterate``.
+
+        Raises:
+          ValueError: The program has no loop of unknown length, or several.
+        """
         loops = [x for x in self._instructions(self._entry) if x.opcode == "while" and x.trips is None]
         if len(loops) != 1:
             raise ValueError(f"the program has {len(loops)} loops of unknown length; expected one, over iterations")

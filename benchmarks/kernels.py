@@ -35,11 +35,10 @@ def count_flops(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
         return {case.name: asked.ask("flops", **case._asdict()) for case in cases}
 
 
-def count_work(presets: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Count the work of an iteration of presets: name -> ``rows``, ``kernels``, ``bytes`` and ``flops`` of one seed on one
-    device."""
+def count_work(preset: str) -> dict[str, float]:
+    """Count the work of an iteration of a preset, for one seed on one device: ``rows``, ``kernels``, ``bytes`` and ``flops``."""
     with worker(JAX_PLATFORMS="cpu") as asked:
-        return {name: asked.ask("work", preset=name) for name in presets}
+        return asked.ask("work", preset=preset)
 
 
 def time_products(cases: Sequence[Case]) -> dict[str, dict[str, float]]:

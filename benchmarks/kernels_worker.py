@@ -6,18 +6,17 @@ from typing import Any
 
 import jax
 
-import jaxrl
 from benchmarks.cases import Case
+from benchmarks.experiments import EXPERIMENTS
 from benchmarks.hlo import Program
 from benchmarks.hlo_bytes import Traffic
 from benchmarks.jaxrl_side import make_agent, updates_alone
 from benchmarks.matmuls import matmul_rate
 from benchmarks.products import all_flops_of, flops_of, seconds_of
 from benchmarks.protocol import serve
+from benchmarks.scores import build_agent
 from benchmarks.starts import kernel_seconds
 from jaxrl.agent import state_shapes
-from jaxrl.algorithms import ALGORITHMS
-from jaxrl.algorithms.presets import PRESETS
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.runtime.trainers.device_layout import open_fused
 from jaxrl.runtime.trainers.fused import CPU_OPTIONS, FusedDriver
@@ -46,8 +45,7 @@ def program_of(driver: FusedDriver) -> Program:
 
 def count_work(preset: str) -> dict[str, Any]:
     """Count the work of an iteration of a preset, for one seed on one device."""
-    chosen = PRESETS[preset]
-    agent = getattr(jaxrl, ALGORITHMS[chosen.algorithm].builder)(chosen.env, **chosen.settings)
+    agent = build_agent(EXPERIMENTS[preset])
     program = program_of(FusedDriver(agent, [0], jax.devices()[:1]))
     iteration = program.loop_over_iterations().called[1]
     return {

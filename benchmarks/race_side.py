@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 import jaxrl
+from benchmarks.experiments import EXPERIMENTS
 from benchmarks.protocol import serve
 from benchmarks.race_cases import EPISODES, EVALUATIONS
-from jaxrl.algorithms import ALGORITHMS
-from jaxrl.algorithms.presets import PRESETS
+from benchmarks.scores import build_agent
 from jaxrl.runtime.logs.records import EVALUATION_RETURN
 from jaxrl.training import num_iterations
 
 
 def race(how: dict[str, str], score: float, total_steps: int, num_seeds: int, first_seed: int) -> dict[str, Any]:
     """Train until the mean over seeds reaches ``score``. Return the seconds from the builder to the end, steps and returns."""
-    preset, begin = PRESETS[how["preset"]], time.perf_counter()
-    agent = getattr(jaxrl, ALGORITHMS[preset.algorithm].builder)(preset.env, **preset.settings)
+    begin = time.perf_counter()
+    agent = build_agent(EXPERIMENTS[how["preset"]])
     _, history = jaxrl.run(
         agent,
         total_steps,

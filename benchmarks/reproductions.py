@@ -17,8 +17,6 @@ from benchmarks.scores import train_and_evaluate
 from benchmarks.speed import say
 from jaxrl.algorithms.presets import interval_text
 
-FIRST_SEED = 1000
-"""First of the other seeds: committed scores have those from 0."""
 SHORT = 300.0
 """Seconds of training below which a row is drawn by itself."""
 NAME = "reproductions"
@@ -38,6 +36,7 @@ def measure(names: Iterable[str], scores: Path, out: Path, work: Path, first_see
       names: experiments with a committed score.
       scores: folder of the committed scores.
       work: folder that holds a run until its end.
+      first_seed: first of the seeds. Committed scores have those from 0.
 
     Raises:
       FileNotFoundError: an experiment has no committed score.

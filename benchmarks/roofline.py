@@ -49,7 +49,7 @@ def measure(names: Iterable[str], out: Path) -> dict[str, Any]:
     """Count the work of presets, by default of ``FIT``, and write ``out/roofline.json``."""
     counted: dict[str, dict[str, float]] = {}
     for name in [*names] or FIT:
-        counted |= count_work([name])
+        counted[name] = count_work(name)
         say(f"{name}: {short(counted[name]['kernels'])} kernels per iteration")
     return write_result(out, "roofline", presets=counted)
 
