@@ -14,8 +14,8 @@ import pytest
 
 import jaxrl
 from jaxrl.optimize.schedules import check_schedules
-from jaxrl.registry import _ELSEWHERE as ELSEWHERE
 from jaxrl.registry import ALGORITHMS, setting_names
+from jaxrl.registry.elsewhere import ELSEWHERE
 from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.run_flags import run_flags
