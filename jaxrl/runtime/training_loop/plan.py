@@ -83,7 +83,15 @@ def make_plan(
 
     Args:
       before: ``TrainingPlan.request`` of the run that is resumed. It provides what the settings leave open.
+
+    Raises:
+      ValueError: ``stop_at`` in a game of two players.
     """
+    if config.evaluation.stop_at is not None and agent.env.players == 2:
+        raise ValueError(
+            f"stop_at={config.evaluation.stop_at:g}: returns in {agent.env.name}, a game of two players, do not "
+            "measure strength, as both sides learn; leave stop_at out, and compare policies with jaxrl arena"
+        )
     iterations = num_iterations(agent, config.total_steps, exact_steps=exact_steps)
     warmup, rows = agent.algorithm.warmup_iterations, agent.steps_per_iteration
     chunk, eval_every = config.chunk_iterations, config.evaluation.eval_every

@@ -24,40 +24,24 @@ from jaxrl.runtime.checkpoint.manifest import CheckpointWarning, steps
 from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.checkpoint.store import PendingSave
 from jaxrl.runtime.logs.run_folder import RunFolder
-from jaxrl.runtime.run import RunDiverged, RunInterrupted, resume
+from jaxrl.runtime.run import RunInterrupted, resume
 from jaxrl.runtime.system import devices
-from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.runtime.training_loop.session import Chunk
 from jaxrl.xla.cache_blocking import cached_bytes
-from tests.helpers import probes, short_runs
+from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, cartpole, ppo_first, small_dqn, small_ppo
 from tests.helpers.hosted import hosted
-from tests.helpers.processes.chaos import TIMES, progress
-from tests.helpers.short_runs import at, train
+from tests.helpers.processes.chaos import progress
+from tests.helpers.short_runs import Killed, assert_same_history, at, kill, rows_of, train
 from tests.helpers.written_runs import make_older
 
-pytestmark = pytest.mark.expensive(225)
+pytestmark = pytest.mark.expensive(150)
 
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(devices.CACHE_VARIABLE, "")
-
-
-class Killed(Exception):
-    """Stands for a kill: it is not caught, and nothing is finished."""
-
-
-def kill() -> None:
-    raise Killed
-
-
-def assert_same_history(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
-    assert a.keys() == b.keys()
-    for key in a:
-        if key not in TIMES:
-            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +52,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
     def get(algorithm: str) -> Any:
         if algorithm not in made:
             folder = tmp_path_factory.mktemp(algorithm) / "whole"
-            made[algorithm] = (folder, *train(cartpole(algorithm), folder, rows(algorithm)))
+            made[algorithm] = (folder, *train(cartpole(algorithm), folder, rows_of(algorithm)))
         return made[algorithm]
 
     return get
-
-
-def rows(algorithm: str) -> int:
-    """Twelve iterations, plus the warm-up."""
-    return cartpole(algorithm).steps_per_iteration * (12 + cartpole(algorithm).algorithm.warmup_iterations)
 
 
 # ------------------------------------------------------------------------------------------------------------------- bit by bit
@@ -89,8 +68,8 @@ def test_a_killed_run_ends_as_if_it_had_never_stopped(algorithm: str, tmp_path: 
     offset = agent.algorithm.warmup_iterations
     for iteration in (4, 10):
         with pytest.raises(Killed):
-            train(agent, out, rows(algorithm), on_chunk=at(offset + iteration, kill))
-    resumed_states, resumed_history = train(agent, out, rows(algorithm))
+            train(agent, out, rows_of(algorithm), on_chunk=at(offset + iteration, kill))
+    resumed_states, resumed_history = train(agent, out, rows_of(algorithm))
     assert_bit_equal(resumed_states, states)
     assert_same_history(resumed_history, history)
     assert progress(out) == progress(folder)
@@ -316,8 +295,8 @@ def test_without_its_replay_a_run_fills_a_new_one_and_says_so(tmp_path: Path, ca
     agent = cartpole("dqn")
     settings: dict[str, Any] = {"save_replay": False, "quiet": False}
     with pytest.raises(Killed):
-        train(agent, tmp_path, rows("dqn"), on_chunk=at(8 + agent.algorithm.warmup_iterations, kill), **settings)
-    resumed, _ = train(agent, tmp_path, rows("dqn"), **settings)
+        train(agent, tmp_path, rows_of("dqn"), on_chunk=at(8 + agent.algorithm.warmup_iterations, kill), **settings)
+    resumed, _ = train(agent, tmp_path, rows_of("dqn"), **settings)
     assert "the replay buffer was not saved" in capsys.readouterr().out
     fresh = jax.eval_shape(agent.init, jax.random.key(0))
     assert jax.tree.structure(resumed) == jax.tree.structure(fresh)
@@ -370,8 +349,8 @@ def test_no_transition_leads_from_one_episode_into_another(where: str, save_repl
     agent = small_dqn(hosted(env) if where == "host" else env)
     settings: dict[str, Any] = {"save_replay": save_replay, "eval_every": 0}
     with pytest.raises(Killed):
-        train(agent, tmp_path, rows("dqn"), on_chunk=at(8 + agent.algorithm.warmup_iterations, kill), **settings)
-    states, _ = train(agent, tmp_path, rows("dqn"), **settings)
+        train(agent, tmp_path, rows_of("dqn"), on_chunk=at(8 + agent.algorithm.warmup_iterations, kill), **settings)
+    states, _ = train(agent, tmp_path, rows_of("dqn"), **settings)
     replay = uniform_replay(60, 4, 2, before=1)
     first = jax.tree.map(lambda x: x[0], states)
     stored, length = first.learner.replay, int(first.learner.replay.size)
@@ -389,10 +368,10 @@ def test_a_replay_that_cannot_be_told_of_the_seam_is_refused_before_the_run(tmp_
     agent = cartpole("dqn")
     agent = agent._replace(algorithm=agent.algorithm._replace(mark_discontinuity=None))
     with pytest.raises(TypeError, match="because save_replay is False: give the Algorithm a function mark_discontinuity"):
-        train(agent, tmp_path, rows("dqn"), save_replay=False)
+        train(agent, tmp_path, rows_of("dqn"), save_replay=False)
     agent = agent._replace(env=hosted(probes.endless()))
     with pytest.raises(TypeError, match=r"because hosted:tests\.helpers\.probes:endless runs on the host"):
-        train(agent, tmp_path, rows("dqn"))
+        train(agent, tmp_path, rows_of("dqn"))
     assert not list(tmp_path.iterdir())
 
 
@@ -424,113 +403,6 @@ def test_lines_beyond_the_checkpoint_and_half_lines_are_cut(tmp_path: Path, whol
     records.write_text(records.read_text() + json.dumps(beyond) + '\n{"iteration": 8, "tot')
     train(cartpole("ppo"), tmp_path)
     assert progress(tmp_path) == progress(folder)
-
-
-@pytest.mark.slow
-def test_a_damaged_log_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
-    with pytest.raises(RunInterrupted):
-        train(cartpole("ppo"), tmp_path, on_chunk=at(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
-    records = tmp_path / "records.jsonl"
-    lines = records.read_text().splitlines()
-    records.write_text("\n".join(["\x00garbage", *lines[1:]]) + "\n")
-    before = records.read_bytes()
-    with pytest.raises(ValueError, match=r"records.jsonl, line 1 is damaged. Restore the file from a copy, or move it away"):
-        train(cartpole("ppo"), tmp_path)
-    assert records.read_bytes() == before
-    records.rename(tmp_path / "records.old")
-    rows = (tmp_path / "progress.csv").read_bytes()
-    with pytest.warns(UserWarning) as told:
-        _, history = train(cartpole("ppo"), tmp_path)
-    assert history["iteration"].tolist() == [6, 8, 10, 12]
-    said = [str(warning.message) for warning in told]
-    assert {warning.filename for warning in told} == {short_runs.__file__}  # the line that called run
-    assert "records.jsonl has no row up to the checkpoint: the rows from before stay in progress.before.csv" in said
-    assert (tmp_path / "progress.before.csv").read_bytes() == rows
-    train(cartpole("ppo"), tmp_path, 32 * 14)  # late records are now those of this run
-    assert len([path for path in tmp_path.iterdir() if ".before" in path.name]) == len(said)
-
-
-CUTS: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
-    "end": (
-        lambda lines: lines[:2],
-        "was cut, or is an older copy: it ends at iteration 2, before the checkpoint of iteration 8",
-    ),
-    "middle": (lambda lines: [*lines[:1], *lines[2:]], "was altered: iteration 4 follows 0, in a run that writes a row every 2"),
-    "order": (lambda lines: [lines[1], lines[0], *lines[2:]], "was altered: iteration 0 follows 2"),
-    "seeds": (lambda lines: [line.replace("[", "[1,", 1) for line in lines], "its row of iteration 0 has other seeds"),
-    "steps": (lambda lines: [line.replace('"rows": ', '"rows": 9') for line in lines], "or other steps"),
-}
-
-
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was stopped at iteration 8 of 12, and saved there."""
-    folder = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(RunInterrupted):
-        patch.setenv(devices.CACHE_VARIABLE, "")
-        train(cartpole("ppo"), folder, on_chunk=at(8, lambda: os.kill(os.getpid(), signal.SIGTERM)), checkpoint_every=0)
-    return folder
-
-
-@pytest.mark.parametrize("cut", CUTS)
-def test_records_that_are_not_all_there_are_refused_and_left_as_they_are(cut: str, tmp_path: Path, stopped: Path) -> None:
-    folder, (change, message) = shutil.copytree(stopped, tmp_path / "run"), CUTS[cut]
-    records = folder / "records.jsonl"
-    records.write_text("".join(change(records.read_text().splitlines(keepends=True))))
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=rf"records.jsonl .*{message}.* Put the whole file back from a copy, or move it away"):
-        resume(folder, quiet=True)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
-def test_early_rows_and_the_best_policies_outlive_records_that_begin_late(tmp_path: Path, stopped: Path) -> None:
-    """The quality of those policies is unknown, so later ones may be worse."""
-    folder = shutil.copytree(stopped, tmp_path / "run")
-    (old,) = steps(folder / "best")
-    records, rows = folder / "records.jsonl", progress(folder)
-    lines = records.read_text().splitlines(keepends=True)
-    records.write_text("".join(line for line in lines if json.loads(line)["iteration"] > old))
-    with pytest.warns(UserWarning) as told:
-        resume(folder, quiet=True)
-    said = " ".join(str(warning.message) for warning in told)
-    assert "the rows from before stay in progress.before.csv" in said
-    assert "lacks the evaluation of the policies in best/: they were moved to best.before/" in said
-    (folder / "progress.csv").write_bytes((folder / "progress.before.csv").read_bytes())
-    assert progress(folder) == rows and steps(folder / "best.before") == [old] and steps(folder / "best") != [old]
-
-
-EDITS: dict[str, tuple[str, str, Any, str]] = {
-    "num_epochs": ("agent", "settings", {"num_epochs": 3}, "agent.settings.num_epochs is 2 there and 3 here"),
-    "seeds": ("run", "seeds", [3, 6], r"run.seeds is \[3, 5\] there and \[3, 6\] here"),
-    "hyperparams": ("run", "hyperparams", {"learning_rate": 0.5}, r"run.hyperparams is null there and .* here"),
-    "evaluations": ("run", "eval_episodes", 4, "run.eval_episodes is 3 there and 4 here"),
-}
-
-
-@pytest.mark.parametrize(("edit", "older"), [*((edit, False) for edit in EDITS), ("seeds", True)])
-def test_a_config_that_was_edited_is_refused(edit: str, older: bool, tmp_path: Path, stopped: Path) -> None:
-    """It disagrees with the checkpoint, whose run continues unchanged."""
-    folder, (part, key, value, message) = shutil.copytree(stopped, tmp_path / "run"), EDITS[edit]
-    if older:
-        make_older(folder / "checkpoints" / "8")
-    config = json.loads((folder / "config.json").read_text())
-    config[part][key] = {**config[part][key], **value} if part == "agent" else value
-    (folder / "config.json").write_text(json.dumps(config))
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=rf"checkpoint 8 was saved with other settings than config.json has now: {message}"):
-        resume(folder, quiet=True)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
-def test_a_new_metric_adds_a_column(tmp_path: Path) -> None:
-    def add(chunk: Chunk) -> None:
-        if chunk.iteration >= 6:
-            chunk.record["charts/mine"] = np.array([1.5, np.nan])
-
-    _, history = train(cartpole("ppo"), tmp_path, on_chunk=add)
-    rows = progress(tmp_path)
-    assert {row["charts/mine"] for row in rows[:6]} == {""} and rows[6]["charts/mine"] == "1.5"
-    np.testing.assert_array_equal(history["charts/mine"][2:4], [[np.nan, np.nan], [1.5, np.nan]])
 
 
 # ----------------------------------------------------------------------------------------------------------- invalid arguments
@@ -597,59 +469,6 @@ def test_stop_at_ends_a_run_that_is_good_enough(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
-def test_seeds_that_diverge_leave_the_means_and_the_last_one_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    agent = small_ppo(probes.action_choice())
-    rates = {"learning_rate": np.array([1e-3, 1e38], np.float32)}
-    _, history = train(agent, None, hyperparams=rates, quiet=False)
-    lost = history["diverged"][:, 1]
-    assert lost[-1] and not history["diverged"][:, 0].any()
-    assert np.isnan(history["evaluation/episodic_return"][lost, 1]).all()
-    assert np.isnan(history["charts/episodic_return"][lost, 1]).all()
-    assert history["iteration"][-1] == 12
-    _, history = train(agent, None, hyperparams=rates, on_nan="stop", quiet=False)
-    assert history["iteration"][-1] < 12
-    with pytest.raises(RunDiverged) as caught:
-        train(agent, None, hyperparams={"learning_rate": 1e38}, quiet=False)
-    assert caught.value.history["iteration"][-1] < 12
-    out = capsys.readouterr().out
-    assert "stopped, since a seed diverged, at step" in out and "stopped, since all seeds diverged, at step" in out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_a_return_that_is_no_number_is_blank_and_ends_nothing(
-    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In one episode of one evaluation. The other seed, and this seed's other values, are not affected."""
-    agent, original, played = cartpole("ppo"), FusedDriver.evaluate, []
-
-    def evaluate(driver: FusedDriver, states: Any, iteration: int, *args: Any, **settings: Any) -> Any:
-        returns, lengths = original(driver, states, iteration, *args, **settings)
-        played.append(np.asarray(returns).mean(1))
-        return returns.at[1, 0].set(value if iteration == 4 else returns[1, 0]), lengths
-
-    def watch(chunk: Chunk) -> None:
-        chunk.record["mine"] = np.array([1.0, np.inf])
-
-    monkeypatch.setattr(FusedDriver, "evaluate", evaluate)
-    settings: dict[str, Any] = {"quiet": False, "tensorboard": True, "stop_at": 1e6, "on_chunk": watch}
-    _, history = train(agent, tmp_path, **settings)
-    returns = history["evaluation/episodic_return"]
-    expected = np.full((7, 2), np.nan)
-    expected[[0, 2, 4, 6]] = played
-    expected[2, 1] = np.nan
-    np.testing.assert_allclose(returns, expected)
-    assert np.isfinite(history["evaluation/episodic_length"][2]).all() and not history["diverged"].any()
-    assert history["mine"][1:, 0].tolist() == [1.0] * 6 and np.isnan(history["mine"][:, 1]).all()
-    told = capsys.readouterr().out
-    assert told.count("is not finite at step") == 1 and "inf" not in told.replace("not finite", "") and "nan" not in told
-    assert "inf" not in (tmp_path / "progress.csv").read_text() and "Inf" not in (tmp_path / "records.jsonl").read_text()
-    means = [np.nanmean(returns[row]) for row in (0, 2, 4, 6)]
-    assert steps(tmp_path / "best") == [(0, 4, 8, 12)[int(np.argmax(means))]]
-    assert_same_history(train(agent, tmp_path, **settings)[1], history)
-
-
-@pytest.mark.slow
 def test_arrays_that_on_chunk_puts_into_states_on_the_host_are_saved(tmp_path: Path) -> None:
     def slow(chunk: Chunk) -> Any:
         learner = chunk.states.learner
@@ -660,54 +479,6 @@ def test_arrays_that_on_chunk_puts_into_states_on_the_host_are_saved(tmp_path: P
     train(agent, tmp_path, 32 * 2, on_chunk=slow, eval_every=0)
     states, _ = train(agent, tmp_path, 32 * 4, eval_every=0)
     assert states.learner.hyperparams.learning_rate.tolist() == [2.0**-12] * 2
-
-
-@pytest.mark.slow
-def test_a_seed_that_diverges_is_frozen(tmp_path: Path) -> None:
-    """Over chunks and a kill. The other seed is the same as next to a healthy one."""
-    agent = cartpole("dqn")
-    rates: Any = {"learning_rate": np.array([1e-3, 1e38], np.float32)}
-    states, history = train(agent, None, rows("dqn"), hyperparams=rates)
-    assert not history["diverged"][:, 0].any() and history["diverged"][-1, 1]
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves((states.learner.params, states.learner.target_params)))
-    assert int(states.iteration[1]) < int(states.iteration[0]) == agent.algorithm.warmup_iterations + 12
-    other, _ = train(agent, None, rows("dqn"), hyperparams={"learning_rate": [1e-3, 2e-3]}, chunk_iterations=3)
-    first = lambda tree: jax.tree.map(lambda x: x[0], tree)  # noqa: E731
-    assert_bit_equal(first(states), first(other))
-    with pytest.raises(Killed):
-        train(agent, tmp_path, rows("dqn"), hyperparams=rates, on_chunk=at(agent.algorithm.warmup_iterations + 8, kill))
-    again, resumed = train(agent, tmp_path, rows("dqn"), hyperparams=rates)
-    assert_bit_equal(again, states)
-    assert_same_history(resumed, history)
-
-
-def test_a_frozen_seed_that_is_given_something_else_goes_on() -> None:
-    def calm(chunk: Chunk) -> Any:
-        if chunk.iteration != 6:
-            return None
-        learner = chunk.states.learner
-        rates = np.full(2, 1e-3, np.float32)
-        return chunk.states._replace(learner=learner._replace(hyperparams=learner.hyperparams._replace(learning_rate=rates)))
-
-    states, history = train(cartpole("ppo"), None, hyperparams={"learning_rate": [1e-3, 1e38]}, on_chunk=calm)
-    assert history["diverged"][:, 1].tolist() == [False, True, True, False, False, False, False]
-    assert np.isfinite(history["losses/value_loss"][4:, 1]).all() and int(states.iteration[1]) == 6
-
-
-@pytest.mark.slow
-def test_a_seed_on_the_host_is_frozen() -> None:
-    agent = small_ppo(hosted(probes.truncation(5)))
-    driver = HostDriver(agent, [3, 5])
-    start = driver.init({"learning_rate": np.array([1e-3, 1e38])})
-    second = lambda states: jax.tree.map(lambda x: x[1], states)  # noqa: E731
-    states, metrics, alive = driver.iterate(start, 2)
-    assert alive.tolist() == [True, False]
-    assert_bit_equal(second(states), second(start))
-    states, metrics, alive = driver.iterate(states, 2, alive)
-    assert alive.tolist() == [True, False] and metrics["charts/valid_rows"].count.tolist() == [64, 0]
-    assert_bit_equal(second(states), second(start))
-    assert states.iteration.tolist() == [4, 0]
-    driver.close()
 
 
 def test_on_chunk_may_change_the_states() -> None:

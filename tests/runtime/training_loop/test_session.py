@@ -17,7 +17,7 @@ from jaxrl.runtime.run import RunDiverged, RunInterrupted, run
 from jaxrl.runtime.training_loop import signals
 from jaxrl.types import Agent, Max, Mean
 from tests.helpers import probes
-from tests.helpers.agents import small_ppo
+from tests.helpers.agents import small_dqn, small_ppo
 from tests.helpers.fakes import FakeDriver, faked, press_ctrl_c
 
 
@@ -134,6 +134,11 @@ def test_in_self_play_the_last_evaluated_policies_are_the_best(
     assert steps(tmp_path / "best") == [4]
     run(agent, 256, **settings)
     assert steps(tmp_path / "best") == [8]
+
+
+def test_a_game_has_no_return_to_stop_at() -> None:
+    with pytest.raises(ValueError, match=r"stop_at=0.9: returns in jaxrl:TicTacToe, a game of two players, .*jaxrl arena"):
+        run(small_dqn("jaxrl:TicTacToe"), 64, stop_at=0.9)
 
 
 def test_without_evaluations_the_first_row_is_that_of_the_first_chunk(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
