@@ -36,7 +36,7 @@ from jaxrl.models import deterministic_policy, q_network
 from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import Learner
-from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, shuffled
+from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, over_epochs
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout.agents import as_lanes, by_agent, sequences_as_lanes, sequences_by_agent
 from jaxrl.rollout.inputs import zero_invalid
@@ -189,10 +189,7 @@ def update(setup: AlgorithmSetup[PQNConfig], learner: Learner, rollout: Rollout)
     def minibatch(progress: Progress, part: PQNRows) -> tuple[Progress, dict[str, Array]]:
         return descent.step(lambda params: pqn_loss(setup.model, params, part, setup.axis_name, value), progress)
 
-    def one_pass(progress: Progress, order: Array) -> tuple[Progress, dict[str, Array]]:
-        return jax.lax.scan(minibatch, progress, shuffled(batch, order, False))
-
-    progress, metrics = jax.lax.scan(one_pass, descent.start(learner.params, learner.opt_state), order)
+    progress, metrics = over_epochs(minibatch, descent.start(learner.params, learner.opt_state), batch, order)
     explained = explained_variance(batch.target, error, batch.valid, setup.axis_name)
     metrics |= {"charts/epsilon": epsilon(setup, learner), "losses/explained_variance": explained}
     return setup.updated(learner, hp, metrics, **descent.finish(progress))

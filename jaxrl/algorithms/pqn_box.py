@@ -27,7 +27,7 @@ from jaxrl.exploration.epsilon_greedy import spread_epsilon
 from jaxrl.models import action_value, deterministic_policy
 from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import Learner
-from jaxrl.optimize.minibatches import explained_variance, minibatches, shuffled
+from jaxrl.optimize.minibatches import explained_variance, minibatches, over_epochs
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import example_input, zero_invalid
@@ -127,11 +127,8 @@ def update(setup: PQNBoxSetup, learner: Learner, rollout: Rollout) -> tuple[Lear
         logged["losses/actor_grad_norm"] = logged.pop("losses/grad_norm")
         return ActorCriticPair(actor, critic), metrics | logged
 
-    def one_pass(progress: ActorCriticPair, order: Array) -> tuple[ActorCriticPair, dict[str, Array]]:
-        return jax.lax.scan(minibatch, progress, shuffled(batch, order, False))
-
     start = (each.start(*both) for each, *both in zip(descents, learner.params, learner.opt_state, strict=True))
-    progress, metrics = jax.lax.scan(one_pass, ActorCriticPair(*start), order)
+    progress, metrics = over_epochs(minibatch, ActorCriticPair(*start), batch, order)
     learnt = [each.finish(part) for each, part in zip(descents, progress, strict=True)]
     fields = {name: ActorCriticPair(*(part[name] for part in learnt)) for name in learnt[0]}
     explained = explained_variance(batch.target, error, batch.valid, setup.axis_name)

@@ -40,7 +40,7 @@ from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.gradients import add_losses, gathered, mean_gradient
 from jaxrl.optimize.learner import Learner
-from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, shuffled
+from jaxrl.optimize.minibatches import check_minibatches, explained_variance, minibatches, over_epochs
 from jaxrl.returns import discounts, gae
 from jaxrl.rollout.outputs import apply_model, rollout_outputs
 from jaxrl.rollout.running_statistics import update_statistics
@@ -213,11 +213,9 @@ def update(setup: AlgorithmSetup[VMPOConfig], learner: VMPOState, rollout: Rollo
         step, dual_state = adam.update(slope, dual_state)
         return (progress, optax.apply_updates(duals, step), dual_state), metrics
 
-    def epoch(carry: tuple[Progress, Duals, Any], order: Array) -> Any:
-        return jax.lax.scan(minibatch, carry, shuffled(batch, order, config.normalize_advantages, setup.axis_name))
-
     start = (descent.start(learner.params, learner.opt_state[0]), learner.duals, learner.opt_state[1])
-    (progress, duals, dual_state), metrics = jax.lax.scan(epoch, start, order)
+    end, metrics = over_epochs(minibatch, start, batch, order, config.normalize_advantages, setup.axis_name)
+    progress, duals, dual_state = end
     learnt = descent.finish(progress)
     metrics["losses/explained_variance"] = explained_variance(batch.target, error, batch.valid, setup.axis_name)
     fields = {"params": learnt["params"], "opt_state": (learnt["opt_state"], dual_state), "duals": duals}

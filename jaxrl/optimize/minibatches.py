@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import chex
@@ -85,6 +85,31 @@ def shuffled(batch: Any, order: Array, standardize: bool, axis_name: str | None 
     if not standardize:
         return parts
     return parts._replace(advantage=jax.vmap(lambda x, valid: standardized(x, valid, axis_name))(parts.advantage, parts.valid))
+
+
+def over_epochs(
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    start: Any,
+    batch: Any,
+    order: Array,
+    standardize: bool = False,
+    axis_name: str | None = None,
+) -> tuple[Any, Any]:
+    """Take a gradient step for each minibatch of each epoch.
+
+    Args:
+      step: (carry, minibatch) -> (carry, what it logs).
+      start: carry of the first step.
+      order: ``minibatches``; other arguments are those of ``shuffled``.
+
+    Returns:
+      The last carry, and what the steps logged, leaves [num_epochs, num_minibatches, ...].
+    """
+
+    def epoch(carry: Any, order: Array) -> tuple[Any, Any]:
+        return jax.lax.scan(step, carry, shuffled(batch, order, standardize, axis_name))
+
+    return jax.lax.scan(epoch, start, order)
 
 
 def check_minibatches(num_minibatches: int, accumulation_steps: int, items: int, noun: str, why: str = "") -> None:
