@@ -14,7 +14,7 @@ import numpy as np
 
 import jaxrl
 from benchmarks.markdown import Requirement, misses, origin, requirement_table, table
-from benchmarks.offline_scores import TASKS
+from benchmarks.offline_scores import IQL, TASKS
 from benchmarks.recipes import check_datasets, path_of
 from benchmarks.record import write_result
 from benchmarks.scores import bootstrap_interval
@@ -53,9 +53,9 @@ def measure(out: Path, work: Path, datasets: Path, case: Case = Case(), *, quiet
     request_cpu_devices()
     enable_compilation_cache()
     task, data = TASKS[case.data.partition("-")[0]], jaxrl.load_dataset(path_of(datasets, case.data))
-    build = getattr(jaxrl, BUILDER)
+    build, settings = getattr(jaxrl, BUILDER), IQL | task.settings
     how: dict[str, Any] = {"seeds": case.num_seeds, "eval_episodes": case.episodes, "tensorboard": False, "quiet": quiet}
-    offline = build(task.env, data=data, **task.settings)
+    offline = build(task.env, data=data, **settings)
     at_end = num_iterations(offline, case.updates)
     _, history = jaxrl.run(offline, case.updates, out=work / "offline", eval_every=at_end, **how)
     before = history[EVALUATION_RETURN][-1]
@@ -63,7 +63,7 @@ def measure(out: Path, work: Path, datasets: Path, case: Case = Case(), *, quiet
     sizes = {"num_envs": case.num_envs, "rollout_length": case.rollout_length}
     ways = dict[str, Any]()
     for ratio in (MIXED, ALONE):
-        way, agent = f"{ratio:g}", build(task.env, data=data, online=True, mixing_ratio=ratio, **sizes, **task.settings)
+        way, agent = f"{ratio:g}", build(task.env, data=data, online=True, mixing_ratio=ratio, **sizes, **settings)
         _, history = jaxrl.run(
             agent,
             case.rows,
@@ -75,7 +75,7 @@ def measure(out: Path, work: Path, datasets: Path, case: Case = Case(), *, quiet
         )
         ways[way] = curve(history)
         say(f"online, {way} of each batch from the data: {np.mean(ways[way]['returns'][-1]):.0f}")
-    about = {"case": case._asdict(), "digest": data.info.digest, "settings": task.settings | sizes}
+    about = {"case": case._asdict(), "digest": data.info.digest, "settings": settings | sizes}
     result = write_result(out, "fine_tuning", **about, offline=before.tolist(), online=ways)
     shutil.rmtree(work, ignore_errors=True)
     return result

@@ -28,12 +28,14 @@ TASKS = {
 NORMALIZED = {"critic": {"layer_norm": True}}
 TD3BC = {"cloning": {"name": "td3_bc", "alpha": 1.0}, **NORMALIZED}
 REBRAC = {"cloning": {"name": "rebrac", "actor_weight": 0.1, "critic_weight": 0.1}, **NORMALIZED}
-"""On HalfCheetah. The policies stay nearer to the data than with the defaults, which are those of the papers for a million rows:
-the datasets have 100,000."""
+IQL = {"model": {"layer_norm": True}, **NORMALIZED, "learning_rate": 1e-3, "actor_learning_rate": 1e-3}
+"""Settings on HalfCheetah. Networks are normalised and IQL learns faster, as updates are a tenth of the papers' or fewer. With a
+cloning term, policies stay nearer to the data than with the defaults, which are the papers' for a million rows: these have
+100,000."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("make_bc", {}),
     "bestbc": ("make_bc", {"best": 0.4}),
-    "iql": ("make_iql", {}),
+    "iql": ("make_iql", IQL),
     "td3bc": ("make_td3", TD3BC),
     "rebrac": ("make_td3", REBRAC),
     "cql": ("make_sac", PENDULUM_CQL),
@@ -85,8 +87,7 @@ BARS = (
     *(Bar("sac", f"pendulum-{data}", updates=30_000, most_above=math.inf) for data in ("replay", "mixed", "expert")),
     Bar("dqn", "cartpole-mixed"),
     Bar("bc", "halfcheetah-medium", 4_962),
-    Bar("iql", "halfcheetah-medium-expert", 8_969),
-    *(Bar(variant, "halfcheetah-medium-expert", 8_969, updates=50_000) for variant in ("bestbc", "td3bc", "rebrac")),
+    *(Bar(variant, "halfcheetah-medium-expert", 8_969, updates=50_000) for variant in ("bestbc", "iql", "td3bc", "rebrac")),
 )
 """On HalfCheetah, and for BC in the presets, thresholds are shares of what the policies that collected reached while they
 explored, a mean over whole episodes of the datasets in the results: within 5 % of it, and 0.9 of the expert's."""
