@@ -1,7 +1,8 @@
 """MuZero (Schrittwieser et al. 2020): tree search with a learned model, optionally by the search of Danihelka et al. (2022).
 
-Reads top to bottom: settings, search, targets, loss, storing, learning, builder. The networks are in
-``jaxrl.algorithms.common.planning.latent_model``, the tree in ``jaxrl.algorithms.common.planning.tree_search``.
+Reads top to bottom: settings, search, loss, storing, learning, builder. The networks are in
+``jaxrl.algorithms.common.planning.latent_model``, the tree in ``jaxrl.algorithms.common.planning.tree_search``, and targets in
+``jaxrl.algorithms.common.planning.model_targets``.
 """
 
 from __future__ import annotations
@@ -16,9 +17,6 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.planning.latent_model import (
-    ENDS,
-    OTHER_PLAYER,
-    SAME_PLAYER,
     LatentModel,
     LatentParams,
     Support,
@@ -26,6 +24,7 @@ from jaxrl.algorithms.common.planning.latent_model import (
     turn_values,
     with_shared_arguments,
 )
+from jaxrl.algorithms.common.planning.model_targets import Searched, Targets, targets
 from jaxrl.algorithms.common.planning.tree_search import PUCT, RANDOM_MOVES, Found, Gumbel, Node, package, random_actions, search
 from jaxrl.algorithms.common.value_rescaling import Rescale
 from jaxrl.builder.components import resolve_replay
@@ -40,12 +39,11 @@ from jaxrl.replay import Draw
 from jaxrl.replay.options import Prioritized, Uniform
 from jaxrl.replay.sequence import Sequences, sequences, swap_axes
 from jaxrl.replay.transitions import example_row, replay_rows
-from jaxrl.returns import bootstrap_mask, discounts, n_step_returns
+from jaxrl.returns import bootstrap_mask
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, NonNegative, Positive, Range, Unit, added
-from jaxrl.spaces.entries import turn_sign
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
 
@@ -132,15 +130,6 @@ class Exploration(NamedTuple):
     """bool[]: actions are drawn uniformly."""
 
 
-class Searched(NamedTuple):
-    """Results of a search, stored with its row."""
-
-    policy: Array
-    """f32[n]: the improved policy."""
-    value: Array
-    """f32: the value of the position."""
-
-
 # ---------------------------------------------------------------------------------------------------------------------- search
 
 
@@ -184,52 +173,6 @@ def imagine(latent: LatentModel, params: LatentParams, gamma: Array, key: Key, s
     after, decode = latent.predict(params, output.state), latent.support.decode
     node = Node(after.logits[0], decode(after.value)[0])
     return output.state[0], decode(output.reward)[0], gamma * turn_values(output.turn)[0], node
-
-
-# --------------------------------------------------------------------------------------------------------------------- targets
-
-
-class Targets(NamedTuple):
-    """Targets of the model from a position, for k = 0 … K, time-major. Beyond a termination, states are absorbing: rewards and
-    values are 0. Nothing is known beyond a truncation."""
-
-    policy: Array
-    """f32[K + 1, N, n]"""
-    value: Array
-    """f32[K + 1, N]"""
-    reward: Array
-    """f32[K, N]"""
-    turn: Array
-    """i32[K, N]: continuation after the action (``jaxrl.algorithms.common.planning.latent_model``)."""
-    in_episode: Array
-    """bool[K + 1, N]: position k is one of the same episode in which the agent acted."""
-    known: Array
-    """bool[K + 1, N]: position k is such a position, or absorbing."""
-
-
-def targets(config: MuZeroConfig, gamma: Array | float, batch: Sequences, found: Searched) -> Targets:
-    """Return the targets of drawn sequences. Those of values are n-step returns (section 3), with the sign of the player.
-
-    Args:
-      batch: [L, N] rows, L = unroll_steps + n_step.
-      found: [L + 1, N]: what searches found at the rows, and the values to bootstrap from.
-    """
-    steps = config.unroll_steps
-    returns = n_step_returns(batch.reward, *discounts(batch, gamma), found.value[1:], batch.valid, config.n_step)
-    in_episode = jnp.cumprod(batch.valid[: steps + 1], axis=0).astype(bool)
-    over = jnp.cumsum(in_episode & batch.terminated[: steps + 1], axis=0) > 0
-    known = in_episode | jnp.concatenate([jnp.zeros_like(over[:1]), over[:-1]])
-    before, after = (jax.tree.map(lambda x, part=part: x[part], batch.inputs.obs) for part in (slice(steps), slice(1, steps + 1)))
-    same = jnp.broadcast_to(turn_sign(before, after) > 0, (steps, *in_episode.shape[1:]))
-    goes_on = in_episode[:-1] & ~batch.terminated[:steps]
-    return Targets(
-        policy=found.policy[: steps + 1],
-        value=jnp.where(in_episode, returns[: steps + 1], 0.0),
-        reward=jnp.where(in_episode[:-1], batch.reward[:steps], 0.0),
-        turn=jnp.where(goes_on, jnp.where(same, SAME_PLAYER, OTHER_PLAYER), ENDS),
-        in_episode=in_episode,
-        known=known,
-    )
 
 
 def reanalyzed(setup: MuZeroSetup, params: LatentParams, gamma: Array, batch: Sequences, key: Key) -> Searched:
@@ -322,7 +265,8 @@ def learn(setup: MuZeroSetup, learner: ReplayLearner) -> tuple[ReplayLearner, Me
     def loss(params: LatentParams, before: LatentParams, rows: Sequences, key: Key) -> Any:
         rows = swap_axes(rows)
         rows = rows._replace(inputs=zero_invalid(rows.inputs, bootstrap_mask(rows)))
-        target = targets(config, hp.gamma, rows, reanalyzed(setup, before, hp.gamma, rows, key))
+        found = reanalyzed(setup, before, hp.gamma, rows, key)
+        target = targets(rows, found, hp.gamma, config.unroll_steps, config.n_step)
         return muzero_loss(setup.latent, hp.vf_coef, params, rows, target, setup.axis_name)
 
     return setup.learn(learner, hp, loss, batch)

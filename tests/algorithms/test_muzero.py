@@ -23,9 +23,10 @@ from jaxrl.algorithms.common.planning.latent_model import (
     to_unit,
     turn_values,
 )
+from jaxrl.algorithms.common.planning.model_targets import Searched, Targets, targets
 from jaxrl.algorithms.common.planning.tree_search import Gumbel
 from jaxrl.algorithms.common.value_rescaling import Rescale
-from jaxrl.algorithms.muzero import MuZeroConfig, Searched, Targets, make_muzero, muzero_loss, reanalyzed, search_all, targets
+from jaxrl.algorithms.muzero import make_muzero, muzero_loss, reanalyzed, search_all
 from jaxrl.builder.replay_setup import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import latent_dynamics, q_network, representation
@@ -145,8 +146,8 @@ def window(*, terminated: int | None = None, truncated: int | None = None, playe
 
 def wanted(**ends: Any) -> Targets:
     batch, found = window(**ends)
-    config = MuZeroConfig(unroll_steps=STEPS, n_step=N_STEP)
-    return jax.tree.map(lambda x: np.asarray(x)[:, 0], jit(partial(targets, config, GAMMA))(batch, found))
+    find = jit(partial(targets, gamma=GAMMA, steps=STEPS, n_step=N_STEP))
+    return jax.tree.map(lambda x: np.asarray(x)[:, 0], find(batch, found))
 
 
 def test_targets_within_an_episode() -> None:
