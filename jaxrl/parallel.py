@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
-from jaxrl.agent import check_agent, check_key, warn_if_eager
+from jaxrl.agent.checks import check_agent, check_key, warn_if_eager
 from jaxrl.builder.spec import build, unimportable_parts
 from jaxrl.rollout.collect import params_axes
 from jaxrl.settings.aliases import shortened

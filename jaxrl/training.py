@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxrl.agent import check_agent, with_data, with_total_steps
+from jaxrl.agent import with_data, with_total_steps
+from jaxrl.agent.checks import check_agent
 from jaxrl.metrics import identity, merge, only_if
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.rollout.play import Evaluation, Progress, play_row, start_episodes

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.agent import check_agent
+from jaxrl.agent.checks import check_agent
 from jaxrl.builder.spec import build
 from jaxrl.pbt.population import Population
 from jaxrl.settings.space import Dimension, read_range

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.agent import check_agent, with_total_steps
+from jaxrl.agent import with_total_steps
+from jaxrl.agent.checks import check_agent
 from jaxrl.builder.spec import build_again
 from jaxrl.runtime.actors.scheme import Scheme, describe
 from jaxrl.runtime.checkpoint.convert_states import check_can_mark_discontinuity

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxrl.agent import check_agent, check_key, refuse_env_params
+from jaxrl.agent.checks import check_agent, check_key, refuse_env_params
 from jaxrl.rollout.play import Evaluation
 from jaxrl.runtime.trainers.host_evaluation import evaluate_host
 from jaxrl.runtime.trainers.program_cache import SameAgent, evaluation_program

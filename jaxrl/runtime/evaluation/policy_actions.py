@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.agent import check_agent
+from jaxrl.agent.checks import check_agent
 from jaxrl.builder.stand_in import stand_in
 from jaxrl.replay.dataset import Dataset, DatasetInfo, check_spaces
 from jaxrl.rollout.autoreset import next_input
