@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
     data: str = "halfcheetah-replay"
     """Name of a dataset of ``benchmarks.recipes``."""
-    updates: int = 100_000
+    updates: int = 50_000
     rows: int = 20_000
     num_seeds: int = 3
     num_envs: int = 4
