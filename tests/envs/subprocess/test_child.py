@@ -117,6 +117,32 @@ def test_one_that_has_left_its_group_is_ended(seen: bool, tmp_path: Path, monkey
         assert soon(lambda: not runs(one.process.pid))
 
 
+def test_a_program_that_is_just_starting_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system shows its environment a moment after it runs."""
+    program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    shown = tmp_path / str(program.pid)
+    shown.mkdir()
+    state, fields = "S", ["0"] * 49
+    fields[19] = "4096"  # bytes of memory; the begin of its environment stays 0
+    (shown / "stat").write_text(f"{program.pid} (a program) {state} {' '.join(fields)}")
+    (shown / "environ").write_bytes(b"")
+    scans = []
+
+    def sleep(_: float) -> None:
+        scans.append(program.poll())
+        (shown / "environ").write_bytes(f"A=1\0{descendants.VARIABLE}=mark\0".encode())
+        if len(scans) > 1:
+            (shown / "environ").unlink()
+
+    monkeypatch.setattr(descendants, "PROCESSES", tmp_path)
+    monkeypatch.setattr(descendants.time, "sleep", sleep)
+    try:
+        descendants.end_marked(["mark"])
+        assert program.wait(60) == -signal.SIGKILL and len(scans) == 2
+    finally:
+        program.kill()
+
+
 def test_one_that_has_joined_the_group_of_others_spares_them() -> None:
     """When it ends with its owner."""
     code = OWNER.format(code=LEAVE)
