@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.agent.checks import EagerStepWarning as EagerStepWarning
 from jaxrl.agent.checks import check_axis, check_key, check_state, refuse_env_params, warn_if_eager
 from jaxrl.metrics import all_reduce
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful

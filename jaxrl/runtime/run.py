@@ -118,7 +118,7 @@ def run(
       exact_steps: refuse a total that is not a whole number of iterations.
       hyperparams: hyperparameters to change, one value for all seeds or [num_seeds] each.
       stop_at: end the run when the mean evaluation return over seeds reaches this; the evaluation before training does not
-        count.
+        count. Not for games of two players.
       on_nan: what to do when losses or parameters of a seed are NaN or infinite. "drop" freezes the seed in its state from
         before that iteration, excludes it from all means from then on, and ends the run when no seed is left; "stop" ends the
         run at once. If an environment produced such numbers, its index is reported. A frozen seed to which ``on_chunk`` gives

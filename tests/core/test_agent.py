@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.agent import bind
-from jaxrl.agent.checks import EagerStepWarning, _warn_of_eager_step, check_key, warn_if_eager
+from jaxrl.agent import EagerStepWarning, bind
+from jaxrl.agent.checks import _warn_of_eager_step, check_key, warn_if_eager
 from jaxrl.parallel import data_parallel
 from jaxrl.training import make_train, policy_of
 from jaxrl.types import HostEnv

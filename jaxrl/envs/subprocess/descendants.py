@@ -18,7 +18,7 @@ PROCESSES = Path("/proc")
 PATIENCE = 2.0
 """Seconds to wait for killed processes to end."""
 
-BEGINNING = 0.5
+STARTING = 0.5
 """Seconds to wait for the environments of processes that are starting a program."""
 
 
@@ -44,7 +44,7 @@ def end_marked(marks: Sequence[str]) -> None:
     texts, begin = [f"{VARIABLE}={mark}".encode() for mark in marks], time.monotonic()
     while (took := time.monotonic() - begin) < PATIENCE:
         found, all_seen = _marked(texts)
-        if not found and (all_seen or took > BEGINNING):
+        if not found and (all_seen or took > STARTING):
             return
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -60,11 +60,11 @@ def _marked(texts: Sequence[bytes]) -> tuple[list[int], bool]:
             environment = (folder / "environ").read_bytes()
             if int(folder.name) != os.getpid() and any(text in environment for text in texts):
                 found.append(int(folder.name))
-            all_seen &= bool(environment) or not _begins(folder)
+            all_seen &= bool(environment) or not _is_starting(folder)
     return found, all_seen
 
 
-def _begins(folder: Path) -> bool:
+def _is_starting(folder: Path) -> bool:
     """Return whether a process is starting a program, whose environment the system does not show yet.
 
     Its parent may already know that it runs.

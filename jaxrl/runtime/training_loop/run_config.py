@@ -110,7 +110,7 @@ class Evaluations(Settings):
     eval_explore: bool = False
     """In evaluations, act as in training instead of greedily; best/ then holds the policies that are best in this sense."""
     stop_at: float | None = None
-    """End when the mean evaluation return over seeds reaches this value."""
+    """End when the mean evaluation return over seeds reaches this value. Not for games of two players."""
 
     def __post_init__(self) -> None:
         if self.eval_every is not None:

@@ -126,18 +126,19 @@ def test_a_program_that_is_just_starting_is_ended(tmp_path: Path, monkeypatch: p
     fields[19] = "4096"  # bytes of memory; the begin of its environment stays 0
     (shown / "stat").write_text(f"{program.pid} (a program) {state} {' '.join(fields)}")
     (shown / "environ").write_bytes(b"")
-    scans = []
+    scans = list[float]()
 
-    def sleep(_: float) -> None:
-        scans.append(program.poll())
+    def sleep(seconds: float) -> None:
+        scans.append(seconds)
         (shown / "environ").write_bytes(f"A=1\0{descendants.VARIABLE}=mark\0".encode())
         if len(scans) > 1:
             (shown / "environ").unlink()
 
-    monkeypatch.setattr(descendants, "PROCESSES", tmp_path)
-    monkeypatch.setattr(descendants.time, "sleep", sleep)
     try:
-        descendants.end_marked(["mark"])
+        with monkeypatch.context() as patch:
+            patch.setattr(descendants, "PROCESSES", tmp_path)
+            patch.setattr(descendants.time, "sleep", sleep)
+            descendants.end_marked(["mark"])
         assert program.wait(60) == -signal.SIGKILL and len(scans) == 2
     finally:
         program.kill()
