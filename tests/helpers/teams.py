@@ -73,8 +73,30 @@ def hosted_mortal() -> HostEnv:
     return hosted(mortal())
 
 
+def hosted_central() -> HostEnv:
+    return hosted(jaxrl.make_env(CENTRAL))
+
+
 def wanderers(steps: int = 5) -> Env:
     """Return three Pendulums with episodes of equal length that begin at random, with a Box of actions."""
     env = jaxrl.make_env("Pendulum-v1")
     assert isinstance(env, Env)
     return copies(env._replace(max_episode_steps=steps), 3)
+
+
+# Small agents of algorithms that see all agents of an environment together.
+PURE, HOSTED = "tests.helpers.teams:mortal", "tests.helpers.teams:hosted_mortal"
+HOSTED_CENTRAL = "tests.helpers.teams:hosted_central"
+CENTRAL = f"{PURE}|central_state"
+SIZES: dict[str, Any] = {"num_envs": 4, "rollout_length": 4, "anneal": False, "model": {"hidden_sizes": (8,)}}
+DRAWS: dict[str, Any] = {**SIZES, "batch_size": 6, "replay_ratio": 6, "learning_starts": 48, "buffer_size": 1_200}
+RECURRENT: dict[str, Any] = {"model": {"core_size": 8, "hidden_sizes": (8,)}, "sequence_length": 4}
+JOINT: dict[str, dict[str, Any]] = {
+    "qmix": {**DRAWS, **RECURRENT, "target_update_interval": 3},
+    "maddpg": {**DRAWS, "critic": {"hidden_sizes": (8,)}},
+    "coma": SIZES,
+}
+
+
+def joint(name: str, env: Any = CENTRAL, **settings: Any) -> Any:
+    return getattr(jaxrl, f"make_{name}")(env, **{**JOINT[name], **settings})

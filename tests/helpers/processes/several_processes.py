@@ -1,18 +1,30 @@
 """One of several processes that train one agent together.
 
-``python -m tests.helpers.processes.several_processes PORT PROCESSES NUMBER ALGORITHM``
-prints the parameters after three iterations as hexadecimal numbers.
+``python -m tests.helpers.processes.several_processes PORT PROCESSES NUMBER AGENT``, with a key of ``AGENTS``, prints a
+digest of the parameters after three iterations that learn.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
+from jaxrl.types import Agent
+from tests.helpers.agents import small
+from tests.helpers.teams import PURE, joint
 
-def main(port: str, num_processes: int, number: int, algorithm: str) -> None:
+AGENTS: dict[str, Callable[[], Agent]] = {
+    **{name: lambda name=name: small(name, "CartPole-v1") for name in ("ppo", "dqn", "es")},  # type: ignore[misc]
+    "ppo with a team": lambda: small("ppo", PURE),
+    "qmix": lambda: joint("qmix"),
+}
+
+
+def main(port: str, num_processes: int, number: int, name: str) -> None:
     devices = 2 // num_processes
     jax.config.update("jax_num_cpu_devices", devices)
     if num_processes > 1:
@@ -27,11 +39,10 @@ def main(port: str, num_processes: int, number: int, algorithm: str) -> None:
         )
     from jaxrl.parallel import check_replicas, data_parallel, make_mesh
     from jaxrl.runtime.distributed.group import current
-    from tests.helpers.agents import small
 
-    agent = data_parallel(small(algorithm, "CartPole-v1"), make_mesh({"data": 2}))
+    agent = data_parallel(AGENTS[name](), make_mesh({"data": 2}))
     state, step = agent.init(jax.random.key(0)), jax.jit(agent.step)
-    for _ in range(3):
+    for _ in range(agent.algorithm.warmup_iterations + 3):
         state, _ = step(state)
     check_replicas(state, current().gather)
     uneven = jax.make_array_from_single_device_arrays(
@@ -46,7 +57,7 @@ def main(port: str, num_processes: int, number: int, algorithm: str) -> None:
     else:
         raise AssertionError("different copies were not detected")
     mine = [np.asarray(leaf.addressable_shards[0].data) for leaf in jax.tree.leaves(state.learner.params)]
-    print(" ".join(x.tobytes().hex() for x in mine))
+    print(hashlib.sha256(b"".join(x.tobytes() for x in mine)).hexdigest())
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from tests.helpers.gymnasium_envs import Told
 from tests.helpers.processes.actor_pools import kept, keys, opened, parent_of, pids, policies, ray_workers
 from tests.helpers.processes.children import runs, soon
 from tests.helpers.processes.ray_nodes import Nodes, joined_nodes
+from tests.helpers.teams import HOSTED, HOSTED_CENTRAL, joint
 
 pytestmark = [pytest.mark.ray, pytest.mark.expensive(300)]
 
@@ -40,7 +41,7 @@ def nodes() -> Iterator[Nodes]:
 RULES: dict[str, Callable[[], Agent]] = {
     name: lambda name=name: small(name, ENV, num_envs=6)  # type: ignore[misc]
     for name in ("ppo", "dqn", "impala")
-}
+} | {"ppo with a team": lambda: small_ppo(HOSTED, num_envs=6), "qmix": lambda: joint("qmix", HOSTED_CENTRAL, num_envs=6)}
 
 
 def trained(agent: Agent, iterations: int = 6, **scheme: Any) -> Any:

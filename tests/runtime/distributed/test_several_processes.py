@@ -11,15 +11,16 @@ import pytest
 
 from tests.helpers.paths import ROOT
 from tests.helpers.ports import free_port
+from tests.helpers.processes.several_processes import AGENTS
 
 
-def trained(num_processes: int, algorithm: str) -> list[str]:
+def trained(num_processes: int, agent: str) -> list[str]:
     """Return the output of each process."""
     port = free_port()
     flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.helpers.processes.several_processes", port, str(num_processes), str(number), algorithm],
+            [sys.executable, "-m", "tests.helpers.processes.several_processes", port, str(num_processes), str(number), agent],
             cwd=ROOT,
             env={**os.environ, "XLA_FLAGS": flags},
             stdout=subprocess.PIPE,
@@ -36,7 +37,7 @@ def trained(num_processes: int, algorithm: str) -> list[str]:
     return [out.splitlines()[-1] for out in printed]
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dqn", "es"))])
-def test_two_processes_of_one_device_do_what_one_of_two_does(algorithm: str) -> None:
-    (alone,) = trained(1, algorithm)
-    assert trained(2, algorithm) == [alone, alone]
+@pytest.mark.parametrize("agent", [name if name == "ppo" else pytest.param(name, marks=pytest.mark.slow) for name in AGENTS])
+def test_two_processes_of_one_device_do_what_one_of_two_does(agent: str) -> None:
+    (alone,) = trained(1, agent)
+    assert trained(2, agent) == [alone, alone]

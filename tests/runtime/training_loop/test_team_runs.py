@@ -16,11 +16,9 @@ from jaxrl import parallel
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.runtime.samplers.sampler import HostSampler
 from tests.helpers.agents import assert_bit_equal, assert_close, each_family_anywhere, small, small_ppo
-from tests.helpers.hosted import hosted
 from tests.helpers.processes.actor_pools import keys, opened, pids, policies
-from tests.helpers.teams import hosted_mortal, mortal
+from tests.helpers.teams import HOSTED, HOSTED_CENTRAL, JOINT, PURE, hosted_mortal, joint, mortal
 
-PURE, HOSTED = "tests.helpers.teams:mortal", "tests.helpers.teams:hosted_mortal"
 SEEDS = [3, 5]
 QUIET: dict[str, Any] = {"quiet": True, "tensorboard": False, "eval_episodes": 2}
 
@@ -67,21 +65,6 @@ def test_states_of_environments_are_split_with_their_lanes() -> None:
 
 # ------------------------------------------------------------------------------------- algorithms that see the agents together
 
-CENTRAL = "tests.helpers.teams:mortal|central_state"
-SIZES: dict[str, Any] = {"num_envs": 4, "rollout_length": 4, "anneal": False, "model": {"hidden_sizes": (8,)}}
-DRAWS: dict[str, Any] = {**SIZES, "batch_size": 6, "replay_ratio": 6, "learning_starts": 48, "buffer_size": 1_200}
-RECURRENT: dict[str, Any] = {"model": {"core_size": 8, "hidden_sizes": (8,)}, "sequence_length": 4}
-JOINT: dict[str, dict[str, Any]] = {
-    "qmix": {**DRAWS, **RECURRENT, "target_update_interval": 3},
-    "maddpg": {**DRAWS, "critic": {"hidden_sizes": (8,)}},
-    "coma": SIZES,
-}
-
-
-def joint(name: str, env: Any = CENTRAL, **settings: Any) -> Any:
-    return getattr(jaxrl, f"make_{name}")(env, **{**JOINT[name], **settings})
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOINT)
 def test_a_resumed_run_that_learns_from_whole_teams_is_bit_equal(name: str, tmp_path: Path) -> None:
@@ -105,7 +88,7 @@ def test_devices_share_what_is_drawn_of_whole_teams(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOINT)
 def test_teams_on_the_host_learn_together(name: str) -> None:
-    agent = joint(name, hosted(jaxrl.make_env(CENTRAL)))
+    agent = joint(name, HOSTED_CENTRAL)
     rows = (agent.algorithm.warmup_iterations + 2) * agent.steps_per_iteration
     states, history = jaxrl.run(agent, rows, seeds=2, **QUIET)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(states.learner.params))
