@@ -65,6 +65,7 @@ def test_states_of_environments_are_split_with_their_lanes() -> None:
 
 # ------------------------------------------------------------------------------------- algorithms that see the agents together
 
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOINT)
 def test_a_resumed_run_that_learns_from_whole_teams_is_bit_equal(name: str, tmp_path: Path) -> None:
