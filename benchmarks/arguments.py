@@ -125,7 +125,7 @@ def make_parser() -> argparse.ArgumentParser:
     self_play.add_argument("--repeats", type=positive, default=5, help="rounds in which all take turns (default: 5)")
     self_play.add_argument("--scale", type=fraction, default=1.0, help="shorten all sections, to check that everything works")
 
-    fine_tuning = commands.add_parser("fine-tuning", help="IQL from a dataset, and then online: gain and dip; resumable")
+    fine_tuning = commands.add_parser("fine-tuning", help="TD3+BC from a dataset, and then online: gain and dip; resumable")
     fine_tuning.add_argument("--work", type=Path, default=FINE_TUNING, help=f"folder for the runs (default: {FINE_TUNING})")
     fine_tuning.add_argument("--datasets", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
 

@@ -16,6 +16,7 @@ GROUPS = {
     "ppo-recurrent": "recurrent PPO on CartPole without velocities",
     "ppo-minatar": "PPO on MinAtar's Breakout",
     "sac": "SAC on Pendulum",
+    "crossq": "CrossQ on Pendulum",
 }
 """Name -> title. The cases of a group take turns, and their results are one file."""
 
@@ -49,6 +50,8 @@ class Case(NamedTuple):
     """Length of a shorter run for the peer, if the same run would take minutes."""
     bound_total_steps: int | None = None
     """Length of a longer run for the bound, if the same run would take only milliseconds."""
+    counts_warmup: bool = True
+    """False if no peer is timed while it collects its first rows: jaxrl's then do not count either."""
     repeats_compilation: bool = True
     """False if another case compiles the same program except for a size, or if its compilation has no requirement."""
 
@@ -65,8 +68,10 @@ class Case(NamedTuple):
 
     @property
     def updates_per_iteration(self) -> int:
-        """Gradient steps per iteration."""
-        return self.settings.get("num_epochs", 1) * self.settings.get("num_minibatches", 1)
+        """Gradient steps per iteration; with replay, one per step of all environments."""
+        if "num_epochs" in self.settings:
+            return self.settings["num_epochs"] * self.settings["num_minibatches"]
+        return self.settings.get("rollout_length", 1)
 
 
 # Rejax's values for CartPole (configs/gymnax/cartpole.yaml), with the sizes of this benchmark.
@@ -109,6 +114,9 @@ SAC = {
     "tau": 0.02,
     "max_grad_norm": 1_000.0,
 }
+
+# SBX's sizes, which are jaxrl's defaults. The policy learns with every third update, so jaxrl makes three at once.
+CROSSQ = {name: SAC[name] for name in SAC if name != "tau"} | {"critic": {"hidden_sizes": (1024, 1024)}, "rollout_length": 3}
 
 
 def _ppo(name: str, title: str, num_envs: int, total_steps: int, *, group: str = "ppo", **fields: Any) -> Case:
@@ -160,6 +168,21 @@ CASES = (
     _sac("sac-256", "SAC on Pendulum, 2×256", (256, 256), beside=("sbx",)),
     _sac("sac-64", "SAC on Pendulum, 2×64", (64, 64), beside=("sbx",)),
     _sac("sac-8-seeds", "SAC on Pendulum, 2×64, 8 seeds", (64, 64), num_seeds=8, beside=("vmapped",)),
+    Case(
+        "crossq",
+        "CrossQ on Pendulum, critics of 2×1,024",
+        "crossq",
+        "crossq",
+        CROSSQ,
+        500,
+        env="Pendulum-v1",
+        hidden_sizes=(256, 256),
+        no_peer="has no CrossQ",
+        beside=("sbx",),
+        bound_total_steps=1_000_000,
+        counts_warmup=False,
+        repeats_compilation=False,
+    ),
 )
 
 _MANY: dict[str, Any] = {"group": "accelerator", "no_peer": "is not compared there"}

@@ -77,6 +77,7 @@ CLAIMS = (
     ),
     _faster("SAC, 2×64", "sac-64", 2.0),
     _faster("SAC, 2×64, 8 seeds sharded", "sac-8-seeds", 1.3, "vmapped"),
+    _faster("CrossQ, critics of 2×1,024", "crossq", 1.0, "sbx"),
 )
 
 RETURNS = (

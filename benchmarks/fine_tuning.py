@@ -1,4 +1,4 @@
-"""Fine-tuning: IQL learns from a dataset and continues in the environment. The scores before and at the end, and the dip between.
+"""Fine-tuning: TD3+BC learns from a dataset and continues in the environment. Scores before and at the end, and the dip between.
 
 Each seed learns offline once, and continues from there in two ways: with a share of each batch from the data, and without.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 import jaxrl
 from benchmarks.markdown import Requirement, misses, origin, requirement_table, table
-from benchmarks.offline_scores import IQL, TASKS
+from benchmarks.offline_scores import TASKS, TD3BC
 from benchmarks.recipes import check_datasets, path_of
 from benchmarks.record import write_result
 from benchmarks.scores import bootstrap_interval
@@ -25,7 +25,9 @@ from jaxrl.runtime.logs.records import EVALUATION_RETURN
 from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_devices
 from jaxrl.training import num_iterations
 
-BUILDER = "make_iql"
+BUILDER = "make_td3"
+ONLINE: dict[str, Any] = {"cloning": {"name": "td3_bc", "alpha": 16.0}}
+"""Online, the policy needs to stay less near to the data (Beeson and Montana 2022)."""
 MIXED, ALONE = 0.5, 0.0
 """Shares of a batch that are from the data. The requirements are on the first."""
 LEAST_GAIN, MOST_DIP = 0.1, 0.1
@@ -53,17 +55,17 @@ def measure(out: Path, work: Path, datasets: Path, case: Case = Case(), *, quiet
     request_cpu_devices()
     enable_compilation_cache()
     task, data = TASKS[case.data.partition("-")[0]], jaxrl.load_dataset(path_of(datasets, case.data))
-    build, settings = getattr(jaxrl, BUILDER), IQL | task.settings
+    build, settings = getattr(jaxrl, BUILDER), TD3BC | task.settings
     how: dict[str, Any] = {"seeds": case.num_seeds, "eval_episodes": case.episodes, "tensorboard": False, "quiet": quiet}
     offline = build(task.env, data=data, **settings)
     at_end = num_iterations(offline, case.updates)
     _, history = jaxrl.run(offline, case.updates, out=work / "offline", eval_every=at_end, **how)
     before = history[EVALUATION_RETURN][-1]
     say(f"offline: {before.mean():.0f}")
-    sizes = {"num_envs": case.num_envs, "rollout_length": case.rollout_length}
+    online = ONLINE | {"num_envs": case.num_envs, "rollout_length": case.rollout_length}
     ways = dict[str, Any]()
     for ratio in (MIXED, ALONE):
-        way, agent = f"{ratio:g}", build(task.env, data=data, online=True, mixing_ratio=ratio, **sizes, **settings)
+        way, agent = f"{ratio:g}", build(task.env, data=data, online=True, mixing_ratio=ratio, **(settings | online))
         _, history = jaxrl.run(
             agent,
             case.rows,
@@ -75,7 +77,7 @@ def measure(out: Path, work: Path, datasets: Path, case: Case = Case(), *, quiet
         )
         ways[way] = curve(history)
         say(f"online, {way} of each batch from the data: {np.mean(ways[way]['returns'][-1]):.0f}")
-    about = {"case": case._asdict(), "digest": data.info.digest, "settings": settings | sizes}
+    about = {"case": case._asdict(), "digest": data.info.digest, "settings": settings, "online_settings": online}
     result = write_result(out, "fine_tuning", **about, offline=before.tolist(), online=ways)
     shutil.rmtree(work, ignore_errors=True)
     return result
@@ -126,7 +128,7 @@ def fine_tuning_report(result: Mapping[str, Any]) -> str:
         "## Fine-tuning",
         origin(result),
         table(["share from the data", "offline", "after the online rows", "gain", "dip"], rows),
-        f"IQL on `{case.data}`: {case.updates:,} updates from the dataset, then {case.rows:,} rows in the environment, "
+        f"TD3+BC on `{case.data}`: {case.updates:,} updates from the dataset, then {case.rows:,} rows in the environment, "
         f"{case.num_seeds} seeds. Mean greedy return of {case.episodes} episodes per seed, with a 95 % bootstrap interval over "
         "seeds. *dip*: how far the lowest evaluation in the first tenth of the rows is below the score before them.",
         requirement_table(requirements(result)),

@@ -40,13 +40,13 @@ def make_agent(case: Case) -> Agent:
         surrogate = Clip(eps=settings.pop("clip_eps"), value_loss=True)
         return jaxrl.make_ppo(case.env, model=model, surrogate=surrogate, anneal=False, **settings)
     ratio = case.settings["batch_size"] / case.settings["num_envs"]
-    one_update_per_step = {"rollout_length": 1, "replay_ratio": ratio, "n_step": 1, "anneal": False}
-    if case.algorithm == "sac":
-        rate = case.settings["learning_rate"]
+    settings = {"rollout_length": 1, "replay_ratio": ratio, "n_step": 1, "anneal": False} | case.settings
+    if case.algorithm in ("sac", "crossq"):
+        rate, build = case.settings["learning_rate"], getattr(jaxrl, f"make_{case.algorithm}")
         rates = {"actor_learning_rate": rate, "temperature": LearnedTemperature(learning_rate=rate)}
-        return jaxrl.make_sac(case.env, model=network, **one_update_per_step, **rates, **case.settings)
+        return build(case.env, model=network, **rates, **settings)
     model = partial(q_network, **network)
-    return jaxrl.make_dqn(case.env, model=model, target_update_interval=1, **one_update_per_step, **case.settings)
+    return jaxrl.make_dqn(case.env, model=model, target_update_interval=1, **settings)
 
 
 # --------------------------------------------------------------------------------------------------------------------- updates
@@ -177,7 +177,8 @@ class FusedProgram:
         states, metrics, _ = jax.block_until_ready(driver.iterate(driver.init(), self._iterations))
         valid = to_floats({"valid": metrics["charts/valid_rows"]})["valid"] or 0.0
         trained_rows = self.total_steps - self._warmup_steps
-        return states, round(valid * trained_rows * self._case.num_seeds) + int(np.sum(states.warmup_rows))
+        warmup_rows = int(np.sum(states.warmup_rows)) if self._case.counts_warmup else 0
+        return states, round(valid * trained_rows * self._case.num_seeds) + warmup_rows
 
     def policies(self, states: Any) -> Policy:
         return jax.vmap(self._agent.algorithm.policy)(states.learner)

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import jax
 import numpy as np
-from sbx import SAC
+from sbx import SAC, CrossQ
 
 from benchmarks.cases import Case
 from benchmarks.worker import EPISODES, count_parameters, serve_program
@@ -21,25 +21,29 @@ from benchmarks.worker import EPISODES, count_parameters, serve_program
 COMPILING_STEPS = 32
 """Steps after the warm-up that are not timed. In them SBX compiles its functions, which it does again for each model."""
 
+ALGORITHMS = {"sac": SAC, "crossq": CrossQ}
+
 
 class SBXProgram:
-    """``SAC(...).learn(...)``, as SBX documents it."""
+    """``SAC(...).learn(...)`` or ``CrossQ(...).learn(...)``, as SBX documents it."""
 
     name, version = "sbx", importlib.metadata.version("sbx-rl")
 
     def __init__(self, case: Case) -> None:
-        if case.algorithm != "sac" or case.num_seeds != 1:
-            raise ValueError(f"{case.name}: only SAC with one seed can be measured with SBX")
+        if case.algorithm not in ALGORITHMS or case.num_seeds != 1:
+            raise ValueError(f"{case.name}: only SAC and CrossQ with one seed can be measured with SBX")
         self._case, self.total_steps = case, case.peer_total_steps or case.total_steps
 
     def _model(self, seed: int) -> Any:
-        settings = dict(self._case.settings)
-        del settings["num_envs"], settings["max_grad_norm"]  # SBX has one environment and does not clip
+        ours = ("num_envs", "rollout_length", "max_grad_norm")  # SBX steps one environment before each update, and does not clip
+        settings = {name: value for name, value in self._case.settings.items() if name not in ours}
         sizes = list(self._case.hidden_sizes)
-        env = gymnasium.make(self._case.env)
-        model = SAC("MlpPolicy", env, train_freq=1, gradient_steps=1, policy_kwargs={"net_arch": sizes}, seed=seed, **settings)
-        if list(model.actor.net_arch) != sizes or list(model.qf.net_arch) != sizes:
-            raise ValueError(f"SBX built networks of {model.actor.net_arch} and {model.qf.net_arch}; the case needs {sizes}")
+        sizes_of = {"pi": sizes, "qf": list(settings.pop("critic", {}).get("hidden_sizes", sizes))}
+        settings |= {"train_freq": 1, "gradient_steps": 1, "policy_kwargs": {"net_arch": sizes_of}}
+        model = ALGORITHMS[self._case.algorithm]("MlpPolicy", gymnasium.make(self._case.env), seed=seed, **settings)
+        built = {"pi": list(model.actor.net_arch), "qf": list(model.qf.net_arch)}
+        if built != sizes_of:
+            raise ValueError(f"SBX built networks of {built}; the case needs {sizes_of}")
         return model
 
     def compile(self) -> tuple[float, int]:
@@ -56,7 +60,7 @@ class SBXProgram:
         before = model.num_timesteps
         model.learn(self.total_steps - before, reset_num_timesteps=False)
         jax.block_until_ready(model.policy.qf_state.params)
-        return model.policy.actor_state.params, model.num_timesteps - before
+        return variables(model.policy.actor_state), model.num_timesteps - before
 
     def policies(self, params: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf[None], params)
@@ -77,6 +81,11 @@ class SBXProgram:
             running &= ~(terminated | truncated)
         envs.close()
         return float(returns.mean())
+
+
+def variables(state: Any) -> Any:
+    """Return what a network is applied to: CrossQ's parameters and statistics, or SAC's parameters, which have their name."""
+    return {"params": state.params, "batch_stats": state.batch_stats} if hasattr(state, "batch_stats") else state.params
 
 
 def main(case_json: str) -> None:

@@ -269,13 +269,13 @@ def test_networks_and_updates_are_those_of_the_peers():
     gates = 3 * (64 * 64 + 64) + 3 * 64 * 64  # of the input, with a bias, and of the carry
     assert size["ppo-gru"] == (seen * 64 + 64 + 64 * 64 + 64) + gates + (64 * 2 + 2) + (64 + 1)
 
-    for case in (case for case in cases.CASES if case.group == "sac" or case.name == "dqn-10k"):
+    for case in (case for case in cases.CASES if case.group in ("sac", "crossq") or case.name == "dqn-10k"):
         agent = make_agent(case)
         settings = agent.spec["settings"]
         assert settings["replay_ratio"] * settings["num_envs"] * settings["rollout_length"] == settings["batch_size"]
         rates = {**settings, **{f"temperature.{name}": x for name, x in settings.get("temperature", {}).items()}}
         assert {rates[name] for name in rates if name.endswith("learning_rate")} == {case.settings["learning_rate"]}
-        assert ("temperature.learning_rate" in rates) == (case.group == "sac")
+        assert ("temperature.learning_rate" in rates) == (case.group in ("sac", "crossq"))
         if case.group == "sac":
             n, params = case.hidden_sizes[0], state_shapes(agent).learner.params
             both = 2 * (4 * n + n + n * n + n + n + 1)  # critics of 3 numbers and the action
