@@ -26,7 +26,7 @@ from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_d
 from jaxrl.training import num_iterations
 
 BUILDER = "make_td3"
-ONLINE: dict[str, Any] = {"cloning": {"name": "td3_bc", "alpha": 16.0}}
+ONLINE: dict[str, Any] = {"cloning": {"name": "td3_bc", "alpha": 60.0}}
 """Online, the policy needs to stay less near to the data (Beeson and Montana 2022)."""
 MIXED, ALONE = 0.5, 0.0
 """Shares of a batch that are from the data. The requirements are on the first."""
@@ -42,11 +42,11 @@ class Case(NamedTuple):
     data: str = "halfcheetah-replay"
     """Name of a dataset of ``benchmarks.recipes``."""
     updates: int = 50_000
-    rows: int = 20_000
+    rows: int = 40_000
     num_seeds: int = 3
     num_envs: int = 4
     rollout_length: int = 16
-    episodes: int = 128
+    episodes: int = 32
 
 
 def measure(out: Path, work: Path, datasets: Path, case: Case = Case(), *, quiet: bool = False) -> dict[str, Any]:  # noqa: B008
