@@ -115,8 +115,9 @@ SAC = {
     "max_grad_norm": 1_000.0,
 }
 
-# SBX's sizes, which are jaxrl's defaults. The policy learns with every third update, so jaxrl makes three at once.
-CROSSQ = {name: SAC[name] for name in SAC if name != "tau"} | {"critic": {"hidden_sizes": (1024, 1024)}, "rollout_length": 3}
+# SBX's sizes, which are jaxrl's defaults. The policy learns with every third update, so an iteration of jaxrl has a multiple of
+# three, by default twelve.
+CROSSQ = {name: SAC[name] for name in SAC if name != "tau"} | {"critic": {"hidden_sizes": (1024, 1024)}, "rollout_length": 12}
 
 
 def _ppo(name: str, title: str, num_envs: int, total_steps: int, *, group: str = "ppo", **fields: Any) -> Case:

@@ -36,7 +36,8 @@ class BatchRenorm(nn.Module):
         """Normalise x, f32[..., features].
 
         Args:
-          valid: bool[N] in learning, with x [N, features]: the rows that count. None in acting.
+          valid: bool[N] in learning, with x [N, features]: the rows that count; outputs of the others have no meaning. None in
+            acting.
           axis_name: device axis over which the batch is divided.
         """
         size, dtype, x = x.shape[-1:], x.dtype, x.astype(jnp.float32)
@@ -46,7 +47,8 @@ class BatchRenorm(nn.Module):
         steps = self.variable(COLLECTION, "steps", lambda: jnp.zeros((), jnp.int32))
         std = jnp.sqrt(variance.value + self.eps)
         if valid is None:
-            return ((x - mean.value) / std * scale + bias).astype(dtype)
+            return ((x - mean.value) * (scale / std) + bias).astype(dtype)
+        x = jnp.where(valid[:, None], x, 0.0)
         count, batch_mean, batch_variance = moments(x, valid, axis_name)
         batch_std = jnp.sqrt(batch_variance + self.eps)
         is_warm = steps.value >= self.warmup_steps
@@ -57,22 +59,24 @@ class BatchRenorm(nn.Module):
         variance.value += step * (batch_variance - variance.value)
         steps.value = jnp.minimum(steps.value + (count > 0), self.warmup_steps)
         r, d = jax.lax.stop_gradient((r, d))
-        return (((x - batch_mean) / batch_std * r + d) * scale + bias).astype(dtype)
+        factor = r / batch_std * scale
+        return (x * factor + (d * scale + bias - batch_mean * factor)).astype(dtype)
 
 
 def moments(x: Array, valid: Array, axis_name: str | None) -> tuple[Array, Array, Array]:
     """Return the number of valid rows of all devices, and the mean and variance of their features, 0 if there are none.
 
     Args:
-      x: f32[N, features].
+      x: f32[N, features], 0 in rows that are not valid.
       valid: bool[N].
     """
 
-    def total(rows: Array) -> Array:
-        part = jnp.where(valid[:, None], rows, 0.0).sum(0)
+    def total(part: Array) -> Array:
         return part if axis_name is None else jax.lax.psum(part, axis_name)
 
-    with_count = total(jnp.concatenate([x, jnp.ones_like(x[:, :1])], -1))
-    count = jax.lax.stop_gradient(with_count[-1])
-    mean = with_count[:-1] / jnp.maximum(count, 1.0)
-    return count, mean, total((x - mean) ** 2) / jnp.maximum(count, 1.0)
+    sums = total(jnp.append(x.sum(0), valid.sum()))  # one collective
+    count = jax.lax.stop_gradient(sums[-1])
+    mean = sums[:-1] / jnp.maximum(count, 1.0)
+    # The variance has no gradient by way of the mean, because deviations from it add up to 0.
+    squares = jnp.where(valid[:, None], (x - jax.lax.stop_gradient(mean)) ** 2, 0.0)
+    return count, mean, total(squares.sum(0)) / jnp.maximum(count, 1.0)
