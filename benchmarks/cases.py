@@ -50,8 +50,8 @@ class Case(NamedTuple):
     """Length of a shorter run for the peer, if the same run would take minutes."""
     bound_total_steps: int | None = None
     """Length of a longer run for the bound, if the same run would take only milliseconds."""
-    counts_warmup: bool = True
-    """False if no peer is timed while it collects its first rows: jaxrl's then do not count either."""
+    times_warmup: bool = True
+    """False if no peer is timed while it collects its first rows: jaxrl is then not either."""
     repeats_compilation: bool = True
     """False if another case compiles the same program except for a size, or if its compilation has no requirement."""
 
@@ -181,7 +181,7 @@ CASES = (
         no_peer="has no CrossQ",
         beside=("sbx",),
         bound_total_steps=1_000_000,
-        counts_warmup=False,
+        times_warmup=False,
         repeats_compilation=False,
     ),
 )

@@ -172,12 +172,17 @@ class FusedProgram:
         states, *_ = driver.iterate(driver.init(), 1)
         return driver.compile_seconds, count_parameters(states.learner.params) // self._case.num_seeds
 
-    def train(self, seeds: np.ndarray) -> tuple[Any, int]:
+    def prepare(self, seeds: np.ndarray) -> tuple[FusedDriver, Any]:
+        """Return a driver, and its initial states if their rows are not timed."""
         driver = self._driver(seeds)
-        states, metrics, _ = jax.block_until_ready(driver.iterate(driver.init(), self._iterations))
+        return driver, None if self._case.times_warmup else jax.block_until_ready(driver.init())
+
+    def train(self, prepared: tuple[FusedDriver, Any]) -> tuple[Any, int]:
+        driver, states = prepared
+        states, metrics, _ = jax.block_until_ready(driver.iterate(driver.init() if states is None else states, self._iterations))
         valid = to_floats({"valid": metrics["charts/valid_rows"]})["valid"] or 0.0
         trained_rows = self.total_steps - self._warmup_steps
-        warmup_rows = int(np.sum(states.warmup_rows)) if self._case.counts_warmup else 0
+        warmup_rows = int(np.sum(states.warmup_rows)) if self._case.times_warmup else 0
         return states, round(valid * trained_rows * self._case.num_seeds) + warmup_rows
 
     def policies(self, states: Any) -> Policy:

@@ -31,8 +31,7 @@ EPISODES = 128
 class Program(Protocol):
     """One side of a case.
 
-    A program that compiles again for each run also has a method ``prepare``, which is not timed. It takes the seeds and returns
-    the argument of ``train``.
+    A program may also have a method ``prepare``, which is not timed. It takes the seeds and returns the argument of ``train``.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Program(Protocol):
         """Trace and compile everything that training needs. Return ``(seconds, parameters of one seed's networks)``."""
         ...
 
-    def train(self, seeds: np.ndarray) -> tuple[Any, int]:
+    def train(self, seeds: Any) -> tuple[Any, int]:
         """Train from scratch and wait for the end. Return ``(states, environment steps of all seeds)``."""
         ...
 

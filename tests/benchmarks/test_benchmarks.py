@@ -211,7 +211,7 @@ def test_a_program_trains_from_its_seeds_and_is_evaluated():
 def test_the_bound_does_the_same_rollouts_without_a_network():
     program = make_program(TINY, "random")
     assert program.compile()[1] == 0
-    _, steps = program.train(np.arange(2))
+    _, steps = program.train(program.prepare(np.arange(2)))
     assert 0.8 * 320 < steps < 320  # episodes of about 22 steps, each with a reset row
 
     agent = make_random_agent("Pendulum-v1", 4, 2)
@@ -239,7 +239,7 @@ def test_the_updates_alone_are_those_of_training(monkeypatch):
 
     monkeypatch.setattr(device_layout, "MIN_ROWS", 8)
     shared = make_program(TINY._replace(total_steps=16, num_seeds=1), "updates")
-    states, steps = shared.train(np.array([3], np.uint32))
+    states, steps = shared.train(shared.prepare(np.array([3], np.uint32)))
     assert steps == 16
     leaf = jax.tree.leaves(states.actor.rows)[0]
     assert len(leaf.sharding.device_set) == min(len(jax.devices()), usable_cores(), 2)
@@ -247,12 +247,22 @@ def test_the_updates_alone_are_those_of_training(monkeypatch):
     chex.assert_trees_all_close(trained.learner.params, alone_params, atol=1e-5)
 
 
+def test_a_warmup_that_is_not_timed_does_not_count():
+    settings = cases.DQN | {"num_envs": 2, "buffer_size": 64, "batch_size": 16, "learning_starts": 32}
+    program = make_program(cases.Case("tiny", "Tiny", "dqn", "dqn", settings, 80, times_warmup=False), "jaxrl")
+    program.compile()
+    _, states = prepared = program.prepare(np.arange(1))
+    assert 0 < int(states.warmup_rows[0]) <= 32
+    assert 0 < program.train(prepared)[1] <= program.total_steps - 32
+
+
 @pytest.mark.slow
 def test_all_seeds_on_one_device_learn_what_they_do_on_several():
     params, case = [], TINY._replace(total_steps=16)
     for side in ("jaxrl", "vmapped"):
         program = make_program(case, side)
-        params.append(jax.device_get(program.train(np.arange(2, dtype=np.uint32))[0].learner.params))
+        states, _ = program.train(program.prepare(np.arange(2, dtype=np.uint32)))
+        params.append(jax.device_get(states.learner.params))
     assert len(program._layout[0]) == 1
     chex.assert_trees_all_close(*params, atol=1e-3)  # other rounding; weights of another seed differ by 1
 
@@ -272,7 +282,8 @@ def test_networks_and_updates_are_those_of_the_peers():
     for case in (case for case in cases.CASES if case.group in ("sac", "crossq") or case.name == "dqn-10k"):
         agent = make_agent(case)
         settings = agent.spec["settings"]
-        assert settings["replay_ratio"] * settings["num_envs"] * settings["rollout_length"] == settings["batch_size"]
+        drawn = settings["replay_ratio"] * settings["num_envs"] * settings["rollout_length"]
+        assert drawn == settings["batch_size"] * case.updates_per_iteration
         rates = {**settings, **{f"temperature.{name}": x for name, x in settings.get("temperature", {}).items()}}
         assert {rates[name] for name in rates if name.endswith("learning_rate")} == {case.settings["learning_rate"]}
         assert ("temperature.learning_rate" in rates) == (case.group in ("sac", "crossq"))
