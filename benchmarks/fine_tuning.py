@@ -42,11 +42,11 @@ class Case(NamedTuple):
     data: str = "halfcheetah-replay"
     """Name of a dataset of ``benchmarks.recipes``."""
     updates: int = 50_000
-    rows: int = 40_000
+    rows: int = 20_000
     num_seeds: int = 3
     num_envs: int = 4
     rollout_length: int = 16
-    episodes: int = 32
+    episodes: int = 128
 
 
 def measure(out: Path, work: Path, datasets: Path, case: Case = Case(), *, quiet: bool = False) -> dict[str, Any]:  # noqa: B008

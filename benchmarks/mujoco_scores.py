@@ -33,15 +33,13 @@ COMPARED = (
     cheetah("mpo", "make_mpo", SAC, 300_000, 0.8 * 8885),  # 0.8 of SAC's score
 )
 
-Published = dict[str, tuple[float, float]]
-"""Environment -> mean and standard deviation."""
-MILLION: dict[str, tuple[str, dict[str, Any], Published]] = {
+MILLION: dict[str, tuple[str, dict[str, Any], dict[str, tuple[float, float]]]] = {
     "ppo": ("make_ppo", PPO, {"Hopper": (2383, 272), "Walker2d": (2288, 572)}),
     "sac": ("make_sac", SAC_MUJOCO, {"HalfCheetah": (9635, 1424), "Hopper": (2310, 343), "Walker2d": (3591, 911)}),
     "td3": ("make_td3", TD3_MUJOCO, {"HalfCheetah": (9583, 126), "Hopper": (3135, 360), "Walker2d": (4058, 659)}),
     "ddpg": ("make_ddpg", TD3_MUJOCO, {"HalfCheetah": (10374, 157), "Hopper": (1577, 819), "Walker2d": (1240, 390)}),
 }
-"""Algorithm -> builder, settings, and what CleanRL's documentation gives for its own after a million steps (MuJoCo's v4). A score
+"""Algorithm -> builder, settings, and CleanRL's scores after a million steps, mean and standard deviation (MuJoCo's v4). A score
 must be within a standard deviation of the mean, or above."""
 
 MUJOCO_SCORES = (

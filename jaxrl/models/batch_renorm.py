@@ -77,6 +77,6 @@ def moments(x: Array, valid: Array, axis_name: str | None) -> tuple[Array, Array
     sums = total(jnp.append(x.sum(0), valid.sum()))  # one collective
     count = jax.lax.stop_gradient(sums[-1])
     mean = sums[:-1] / jnp.maximum(count, 1.0)
-    # The variance has no gradient by way of the mean, because deviations from it add up to 0.
+    # The variance has no first derivative by way of the mean, because deviations from it add up to 0.
     squares = jnp.where(valid[:, None], (x - jax.lax.stop_gradient(mean)) ** 2, 0.0)
     return count, mean, total(squares.sum(0)) / jnp.maximum(count, 1.0)

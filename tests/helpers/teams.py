@@ -13,6 +13,10 @@ import jaxrl
 from jaxrl.types import Env, HostEnv, TimeStep
 from tests.helpers.hosted import hosted
 
+PURE, HOSTED = "tests.helpers.teams:mortal", "tests.helpers.teams:hosted_mortal"
+CENTRAL, HOSTED_CENTRAL = f"{PURE}|central_state", "tests.helpers.teams:hosted_central"
+"""Environments whose agents end one after another; with a state that all see."""
+
 
 def copies(env: Env, number: int) -> Env:
     """Return an environment with this number of agents, each in a copy of ``env`` of its own. All copies draw the same."""
@@ -84,10 +88,6 @@ def wanderers(steps: int = 5) -> Env:
     return copies(env._replace(max_episode_steps=steps), 3)
 
 
-# Small agents of algorithms that see all agents of an environment together.
-PURE, HOSTED = "tests.helpers.teams:mortal", "tests.helpers.teams:hosted_mortal"
-HOSTED_CENTRAL = "tests.helpers.teams:hosted_central"
-CENTRAL = f"{PURE}|central_state"
 SIZES: dict[str, Any] = {"num_envs": 4, "rollout_length": 4, "anneal": False, "model": {"hidden_sizes": (8,)}}
 DRAWS: dict[str, Any] = {**SIZES, "batch_size": 6, "replay_ratio": 6, "learning_starts": 48, "buffer_size": 1_200}
 RECURRENT: dict[str, Any] = {"model": {"core_size": 8, "hidden_sizes": (8,)}, "sequence_length": 4}
@@ -99,4 +99,5 @@ JOINT: dict[str, dict[str, Any]] = {
 
 
 def joint(name: str, env: Any = CENTRAL, **settings: Any) -> Any:
+    """Return a small agent of an algorithm that sees all agents of an environment together: a key of ``JOINT``."""
     return getattr(jaxrl, f"make_{name}")(env, **{**JOINT[name], **settings})
