@@ -27,7 +27,7 @@ TASKS = {
 
 NORMALIZED = {"critic": {"layer_norm": True}}
 TD3BC = {"cloning": {"name": "td3_bc", "alpha": 1.0}, **NORMALIZED}
-REBRAC = {"cloning": {"name": "rebrac", "actor_weight": 0.1, "critic_weight": 0.1}, **NORMALIZED}
+REBRAC = {"cloning": {"name": "rebrac", "actor_weight": 0.2, "critic_weight": 0.1}, **NORMALIZED}
 IQL = {"model": {"layer_norm": True}, **NORMALIZED, "learning_rate": 1e-3, "actor_learning_rate": 1e-3}
 """Settings on HalfCheetah. Networks are normalised and IQL learns faster, as updates are a tenth of the papers' or fewer. With a
 cloning term, policies stay nearer to the data than with the defaults, which are the papers' for a million rows: these have
