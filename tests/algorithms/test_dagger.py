@@ -201,6 +201,7 @@ def test_a_student_sees_less_than_its_teacher() -> None:
 # ------------------------------------------------------------------------------------------------------------ specs and folders
 
 
+@pytest.mark.slow
 def test_a_spec_holds_no_parameters_and_a_run_all(tmp_path: Path) -> None:
     teacher = some_teacher("CartPole-v1")
     agent = make_dagger("CartPole-v1", teacher=teacher, **{**TINY.settings, "model": {"hidden_sizes": (8,)}})

@@ -30,7 +30,7 @@ from jaxrl.rollout.running_statistics import RunningMoments
 from jaxrl.training import evaluate_pure, run_iterations
 from jaxrl.types import Env, Model, TimeStep
 from tests.helpers import probes
-from tests.helpers.agents import Tiny, assert_bit_equal, assert_close, small
+from tests.helpers.agents import Tiny, assert_bit_equal, assert_close, slow_unless, small
 
 TINY = Tiny(
     settings={
@@ -219,6 +219,7 @@ def prediction(agent: Any, learner: Any, obs: Any, action: Any) -> tuple[Any, An
     return obs + raw[:, :-1], raw[:, -1], np.asarray(jax.nn.sigmoid(output.terminated)).mean(0)
 
 
+@pytest.mark.slow
 def test_the_networks_learn_a_linear_system_and_which_steps_end_it() -> None:
     """Episodes are cut after 7 steps, which no network must take for an end; reset rows are not learned from."""
     env = linear_system(end=1.2)
@@ -331,7 +332,13 @@ def test_plans_do_not_depend_on_their_batch(dynamics: Any) -> None:
 # ------------------------------------------------------------------------------------------------------ the environment itself
 
 
-@pytest.mark.parametrize("planner", [RandomShooting(candidates=256), CEM(), MPPI(iterations=8)], ids=lambda x: x.name)
+@pytest.mark.parametrize(
+    "planner",
+    [
+        pytest.param(planner, id=planner.name, marks=slow_unless(planner.name == "cem"))
+        for planner in (RandomShooting(candidates=256), CEM(), MPPI(iterations=8))
+    ],
+)
 def test_with_the_environment_itself_the_best_action_is_taken(planner: Any) -> None:
     """One step, reward −(a − 3)², a in [0, 4]. The horizon reaches beyond the end, where rewards do not count."""
     agent = make_mpc(probes.target_action(), dynamics=SimulatorDynamics(), planner=planner, num_envs=4, horizon=2)

@@ -119,7 +119,7 @@ def side_by_side(algorithm: str) -> tuple[Any, list[Any]]:
     return keys, states
 
 
-@each_family
+@algorithms(("ppo", "dqn", "es"))
 def test_seeds_and_hyperparameters_side_by_side_equal_each_alone(algorithm: str) -> None:
     agent, (keys, states) = cartpole(algorithm), side_by_side(algorithm)
     for i, rate in enumerate(RATES):

@@ -81,7 +81,7 @@ def test_signs_are_those_of_another_language() -> None:
 
 
 @every_noise
-@pytest.mark.parametrize("number", [2, 10, 32, 140])
+@pytest.mark.parametrize("number", [2, 32, *(pytest.param(number, marks=pytest.mark.slow) for number in (10, 140))])
 def test_sums_are_those_of_all_noise_in_memory(noise: Noise, number: int) -> None:
     weights = jax.random.normal(jax.random.key(1), (number,))
     nothing = jax.tree.map(jnp.zeros_like, PARAMS)

@@ -84,6 +84,7 @@ def test_the_carry_begins_as_zeros() -> None:
     assert actor_critic(OBSERVATION, DISCRETE, core="s5").initial_carry(7).shape == (7, 2, 64, 2)
 
 
+@pytest.mark.slow
 def test_parameters_may_be_batched_as_those_of_seeds() -> None:
     model, _ = made()
     inputs, keys = rows(9, starts=0.2), jax.random.split(KEY(), 3)

@@ -18,7 +18,7 @@ from jaxrl.runtime.samplers.population import MemberPlayer
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.training import evaluate_pure
 from jaxrl.types import Env
-from tests.helpers.agents import each_family_anywhere, small
+from tests.helpers.agents import LEARN_ANYWHERE, algorithms, small
 from tests.helpers.hosted import hosted
 from tests.helpers.teams import copies, mortal, without_chance
 
@@ -149,7 +149,7 @@ def test_rows_on_the_host_are_the_same() -> None:
 # ----------------------------------------------------------------------------------------------------------------------- learning
 
 
-@each_family_anywhere
+@algorithms(("ppo",), LEARN_ANYWHERE)
 def test_what_an_agent_sees_after_its_end_teaches_nothing(algorithm: str) -> None:
     learners = []
     for beyond in (0.0, 50.0):

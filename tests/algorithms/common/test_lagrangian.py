@@ -361,6 +361,7 @@ def test_other_algorithms_have_no_constraint() -> None:
         small_ppo(probes.costly_choice(), schedules={"cost_limit": lambda i: 1.0})
 
 
+@pytest.mark.slow
 def test_hyperparameters_of_other_options_stay_out_of_a_whole_tuple() -> None:
     plain, agent = small_ppo(probes.costly_choice()), constrained_ppo()
     for each, limit in ((plain, None), (agent, 0.5)):

@@ -15,7 +15,7 @@ import jaxrl
 from jaxrl import parallel
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.runtime.samplers.sampler import HostSampler
-from tests.helpers.agents import assert_bit_equal, assert_close, each_family_anywhere, small, small_ppo
+from tests.helpers.agents import LEARN_ANYWHERE, algorithms, assert_bit_equal, assert_close, small, small_ppo
 from tests.helpers.processes.actor_pools import keys, opened, pids, policies
 from tests.helpers.teams import HOSTED, HOSTED_CENTRAL, JOINT, PURE, hosted_mortal, joint, mortal
 
@@ -34,7 +34,7 @@ def run_and_resume(agent: Any, folder: Path) -> tuple[dict[str, Any], int]:
     return history, first + 2 * rows
 
 
-@each_family_anywhere
+@algorithms(("dqn",), LEARN_ANYWHERE)
 def test_a_resumed_run_is_bit_equal(algorithm: str, tmp_path: Path) -> None:
     history, total_steps = run_and_resume(small(algorithm, PURE), tmp_path)
     assert history["rows"][-1] == total_steps  # steps of environments, whatever the number of agents
