@@ -26,8 +26,8 @@ from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_d
 from jaxrl.training import num_iterations
 
 BUILDER = "make_td3"
-ONLINE: dict[str, Any] = {"cloning": {"name": "td3_bc", "alpha": 60.0}}
-"""Online, the policy needs to stay less near to the data (Beeson and Montana 2022)."""
+ONLINE: dict[str, Any] = {"cloning": {"name": "td3_bc", "alpha": 60.0}, "replay_ratio": 512}
+"""Online, the policy needs to stay less near to the data (Beeson and Montana 2022), and a row has two updates of 256 rows."""
 MIXED, ALONE = 0.5, 0.0
 """Shares of a batch that are from the data. The requirements are on the first."""
 LEAST_GAIN, MOST_DIP = 0.1, 0.1
