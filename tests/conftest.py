@@ -39,7 +39,7 @@ if CACHE := os.environ.get("JAXRL_TEST_CACHE"):
 else:
     CACHE = os.environ["JAXRL_TEST_CACHE"] = tempfile.mkdtemp(prefix="jaxrl-test-cache-")  # also for pytest-xdist's workers
     atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
-os.environ["JAXRL_CACHE_DIR"] = os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+os.environ["JAX_COMPILATION_CACHE_DIR"], os.environ["JAXRL_CACHE_DIR"] = CACHE, ""  # jaxrl looks for no folder of its own
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -159,13 +159,10 @@ def hangups_heard() -> Iterator[None]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run folder of PPO with the seeds 4 and 2. Tests copy it before they damage it."""
     import jaxrl
-    from jaxrl.runtime.system.devices import CACHE_VARIABLE
     from tests.helpers.agents import cartpole
 
     folder = tmp_path_factory.mktemp("trained") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CACHE_VARIABLE, "")
-        jaxrl.run(cartpole("ppo"), 64, seeds=[4, 2], out=folder, quiet=True, tensorboard=False, eval_episodes=2)
+    jaxrl.run(cartpole("ppo"), 64, seeds=[4, 2], out=folder, quiet=True, tensorboard=False, eval_episodes=2)
     return folder
 
 

@@ -30,7 +30,6 @@ from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.evaluation.evaluate_runs import EvaluationSettings, evaluate_run
 from jaxrl.runtime.logs.provenance import commit
 from jaxrl.runtime.logs.run_folder import RunFolder
-from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from jaxrl.runtime.training_loop.plan import make_plan
 from jaxrl.runtime.training_loop.run_config import RunConfig
 from jaxrl.runtime.training_loop.run_files import RunFiles
@@ -41,11 +40,6 @@ SETTINGS: dict[str, Any] = {"eval_episodes": 2, "tensorboard": False}
 
 Attack = Callable[[Path], dict[str, Any]]
 """Path of a file that must not be created -> fields of the agent's spec."""
-
-
-@pytest.fixture(autouse=True)
-def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, "")
 
 
 @pytest.fixture
@@ -414,7 +408,7 @@ def test_a_trusted_module_passes_on_only_components(nets: str) -> None:
 
 def test_a_component_is_of_a_listed_module_and_kind() -> None:
     with pytest.raises(ValueError, match="cannot be a component of kind 'model'"):
-        component("model")(own_settings)
+        component("model")(tiny)
     with pytest.raises(ValueError, match="cannot be a component of kind 'network'"):
         component("network")(jaxrl.models.actor_critic)  # type: ignore[arg-type]
     assert {"model", "critic", "dynamics", "prediction", "optimizer", "replay", "intrinsic"} == set(KINDS)

@@ -307,8 +307,7 @@ result = [len(ids), guilty, frozen_lake._DIRECTIONS[jax.numpy.array(2)].tolist()
 def test_a_run_after_building_uses_all_cores() -> None:
     cores = usable_cores()
     code = """
-import contextlib, io, os, jaxrl
-os.environ["JAXRL_CACHE_DIR"] = ""
+import contextlib, io, jaxrl
 from tests.helpers.agents import small_ppo
 agent = small_ppo("CartPole-v1", num_epochs=1)
 with contextlib.redirect_stdout(io.StringIO()) as shown:

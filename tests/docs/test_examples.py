@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from jaxrl.runtime.system import devices
 from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.expensive(190)
@@ -84,7 +83,6 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
 def test_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
     settings, said = SHORT[name]
     importlib.import_module(name.replace("/", ".")).main(**settings)
     assert re.search(said, capsys.readouterr().out)

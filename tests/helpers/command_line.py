@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.children import soon
 
@@ -17,7 +16,7 @@ SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num
 
 
 def start(*args: str, **settings: Any) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", CACHE_VARIABLE: ""}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     options = {"env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
     return subprocess.Popen([sys.executable, *args], **options)
 

@@ -41,7 +41,6 @@ from jaxrl.rollout.autoreset import StepOutcome, first_input, no_episode
 from jaxrl.rollout.collect import advance, reset_envs
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.search.sweep import read_sweep
-from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from jaxrl.types import ActorState, Env, TimeStep
 from tests.helpers.agents import assert_bit_equal, small_ppo
 
@@ -629,8 +628,7 @@ def test_ppo_learns_from_a_wrapped_environment_and_is_built_again() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_trains_and_resumes_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, "")
+def test_the_command_line_trains_and_resumes_by_id(tmp_path: Path) -> None:
     env_id, folder = "CartPole-v1|select_observation(0,2)|time_limit(3)", tmp_path / "run"
     sizes = ["--num-envs=2", "--rollout-length=4", "--num-epochs=1", "--num-minibatches=1", "--eval-every=0", "--total-steps=8"]
     assert main(["train", "ppo", "--env", env_id, *sizes, "--out", str(folder)]) == 0

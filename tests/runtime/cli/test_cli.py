@@ -20,7 +20,6 @@ from jaxrl.runtime.cli.commands.train import ALGORITHMS, free_folder, parse, par
 from jaxrl.runtime.cli.flags import field_docs
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.run_flags import run_flags
-from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from jaxrl.settings.options import dotted_names, option_fields
 from tests.helpers.agents import gymnax_id, required
 from tests.helpers.command_line import ENV, SMALL, start
@@ -31,7 +30,6 @@ pytestmark = pytest.mark.expensive(55)
 
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, "")
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the current folder
 
 

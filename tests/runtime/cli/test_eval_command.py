@@ -24,7 +24,6 @@ from jaxrl.runtime.evaluation import evaluate_runs
 from jaxrl.runtime.evaluation.evaluate import evaluate
 from jaxrl.runtime.evaluation.evaluate_runs import episode_key
 from jaxrl.runtime.run import run
-from jaxrl.runtime.system import devices
 from tests.helpers.agents import cartpole
 from tests.helpers.paths import ROOT
 
@@ -37,10 +36,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with short runs on CartPole: ``ppo``, and ``deeper/dqn``, which was never evaluated."""
     folder = tmp_path_factory.mktemp("runs")
     settings: dict[str, Any] = {"eval_episodes": 4, "quiet": True, "tensorboard": False}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(devices.CACHE_VARIABLE, "")
-        run(cartpole("ppo"), 64, seeds=SEEDS, out=folder / "ppo", eval_every=1, **settings)
-        run(cartpole("dqn"), 120, seeds=SEEDS, out=folder / "deeper" / "dqn", eval_every=0, **settings)
+    run(cartpole("ppo"), 64, seeds=SEEDS, out=folder / "ppo", eval_every=1, **settings)
+    run(cartpole("dqn"), 120, seeds=SEEDS, out=folder / "deeper" / "dqn", eval_every=0, **settings)
     return folder
 
 

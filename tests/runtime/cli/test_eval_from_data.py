@@ -12,7 +12,6 @@ import pytest
 import jaxrl
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.run import run
-from jaxrl.runtime.system import devices
 from tests.helpers.agents import cartpole
 from tests.helpers.datasets import random_dataset
 
@@ -24,9 +23,7 @@ pytestmark = pytest.mark.usefixtures("in_this_process")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a short run on CartPole, ``ppo``, and files of data: ``data.npz``, and ``other.npz`` with other spaces."""
     made = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(devices.CACHE_VARIABLE, "")
-        run(cartpole("ppo"), 64, seeds=SEEDS, out=made / "ppo", eval_every=1, eval_episodes=4, quiet=True, tensorboard=False)
+    run(cartpole("ppo"), 64, seeds=SEEDS, out=made / "ppo", eval_every=1, eval_episodes=4, quiet=True, tensorboard=False)
     jaxrl.save_dataset(made / "data.npz", random_dataset("CartPole-v1"))
     jaxrl.save_dataset(made / "other.npz", random_dataset("Pendulum-v1"))
     return made

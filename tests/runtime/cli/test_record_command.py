@@ -25,7 +25,6 @@ from jaxrl.runtime.evaluation.load_policy import load_policy
 from jaxrl.runtime.evaluation.rendering import drawing
 from jaxrl.runtime.evaluation.video import CAPTION, Shot, check_film, write_film
 from jaxrl.runtime.run import run
-from jaxrl.runtime.system import devices
 from jaxrl.types import Env, HostEnv
 from tests.helpers.agents import cartpole
 
@@ -36,9 +35,7 @@ pytestmark = pytest.mark.usefixtures("in_this_process")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short run of seeds 4 and 2 on CartPole."""
     made = tmp_path_factory.mktemp("runs") / "ppo"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(devices.CACHE_VARIABLE, "")
-        run(cartpole("ppo"), 64, seeds=[4, 2], out=made, eval_every=1, eval_episodes=4, quiet=True, tensorboard=False)
+    run(cartpole("ppo"), 64, seeds=[4, 2], out=made, eval_every=1, eval_episodes=4, quiet=True, tensorboard=False)
     return made
 
 

@@ -25,7 +25,6 @@ from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.search import sweep as sweep_module
 from jaxrl.runtime.search.sweep import Manifest, SweepFile, expand, job_folder, read_sweep, run_sweep
-from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from jaxrl.runtime.training_loop.members import check_hyperparams, check_members
 from jaxrl.runtime.training_loop.plan import make_plan
 from jaxrl.runtime.training_loop.run_config import RunConfig
@@ -56,7 +55,6 @@ gamma = [0.9]
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(CACHE_VARIABLE, "")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(sys, "path", [*sys.path])
     path = tmp_path / "grid.toml"

@@ -13,14 +13,13 @@ import pytest
 
 import jaxrl
 from jaxrl.runtime.cli.user_code import import_modules
-from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from tests.helpers.agents import cartpole
 from tests.helpers.paths import ROOT
 
 
 def python_in(folder: Path, *args: str) -> str:
     """Run Python in a folder that is not on the path. Return its output."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", CACHE_VARIABLE: ""}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, *args]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert not (folder / "mark").exists(), (folder / "mark").read_text()
@@ -115,8 +114,7 @@ SMALL = ("--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num
 
 
 @pytest.mark.slow
-def test_no_command_imports_from_the_current_folder(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, "")
+def test_no_command_imports_from_the_current_folder(hostile: Path) -> None:
     jaxrl.run(cartpole("ppo"), 64, seeds=[4, 2], out=hostile / "run", eval_episodes=2, tensorboard=False, quiet=True)
     given = {"plot run": 0, "eval run --episodes 2": 0, "envs --backend gymnax CartPole": 0, "train --resume run --quiet": 0}
     python_in(hostile, "-P", "-c", commands(**given))

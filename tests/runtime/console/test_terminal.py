@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from jaxrl.runtime.checkpoint.manifest import steps
-from jaxrl.runtime.system.devices import CACHE_VARIABLE
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.children import soon
 
@@ -33,7 +32,7 @@ class Terminal:
     def __init__(self, *args: str) -> None:
         self.here, there = pty.openpty()
         size = {"COLUMNS": "100", "LINES": "40", "TERM": "xterm-256color"}
-        environment = os.environ | size | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", CACHE_VARIABLE: ""}
+        environment = os.environ | size | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
         command = [sys.executable, "-m", "jaxrl", *args]
 
         def lead() -> None:  # a separate session with this terminal, so that Ctrl-C comes from the keyboard, as for a user

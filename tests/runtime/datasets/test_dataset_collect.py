@@ -14,7 +14,6 @@ import jaxrl
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.datasets.collect import collect_dataset, share_at_random
 from jaxrl.runtime.run import run
-from jaxrl.runtime.system import devices
 from tests.helpers.agents import small
 
 
@@ -22,16 +21,9 @@ from tests.helpers.agents import small
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short run of TD3, whose greedy actions are a function of the observation."""
     made = tmp_path_factory.mktemp("runs") / "td3"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(devices.CACHE_VARIABLE, "")
-        agent = small("td3", "Pendulum-v1", model={"hidden_sizes": (8,)})
-        run(agent, 10 * agent.steps_per_iteration, seeds=[4, 2], out=made, eval_episodes=4, quiet=True, tensorboard=False)
+    agent = small("td3", "Pendulum-v1", model={"hidden_sizes": (8,)})
+    run(agent, 10 * agent.steps_per_iteration, seeds=[4, 2], out=made, eval_episodes=4, quiet=True, tensorboard=False)
     return made
-
-
-@pytest.fixture(autouse=True)
-def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
 
 
 def rows(data: Any) -> Any:

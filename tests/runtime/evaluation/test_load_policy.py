@@ -20,7 +20,6 @@ from jaxrl.runtime.checkpoint.restore import read_arrays
 from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
 from jaxrl.runtime.evaluation.load_policy import load_policies
 from jaxrl.runtime.run import run
-from jaxrl.runtime.system import devices
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.spaces.trees import describe_space, realize_space
 from jaxrl.types import AgentState
@@ -37,9 +36,7 @@ class Runs(dict[str, tuple[Path, Any]]):
 
     def __missing__(self, algorithm: str) -> tuple[Path, Any]:
         folder, settings = self.folder / algorithm, {"quiet": True, "tensorboard": False}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(devices.CACHE_VARIABLE, "")
-            states, _ = run(cartpole(algorithm), 400, seeds=[4, 2], out=folder, eval_every=3, eval_episodes=4, **settings)
+        states, _ = run(cartpole(algorithm), 400, seeds=[4, 2], out=folder, eval_every=3, eval_episodes=4, **settings)
         self[algorithm] = folder, states
         return self[algorithm]
 

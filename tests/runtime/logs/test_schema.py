@@ -13,12 +13,6 @@ import pytest
 from jaxrl.runtime.checkpoint.manifest import render
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.logs.schema import NEEDED_OF_RECORD, PER_SEED, check_config, check_record
-from jaxrl.runtime.system.devices import CACHE_VARIABLE
-
-
-@pytest.fixture(autouse=True)
-def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, "")
 
 
 def altered(data: Any, path: str, value: Any) -> Any:

@@ -104,7 +104,6 @@ def test_a_run_over_shared_environments(
 
     Resumed bit for bit; equal to one device up to rounding; and resumed on one device.
     """
-    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
     agent, rates = cartpole("ppo"), {"learning_rate": [1e-3, 1e30, 1e-3]}
     settings: dict[str, Any] = {"seeds": 3, "hyperparams": rates, "chunk_iterations": 2, "eval_every": 2, "eval_episodes": 3}
     alone, history = run(agent, 128, **settings, quiet=True)

@@ -11,7 +11,6 @@ import pytest
 
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.run import RunDiverged
-from jaxrl.runtime.system import devices
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.runtime.training_loop.session import Chunk
@@ -21,11 +20,6 @@ from tests.helpers.hosted import hosted
 from tests.helpers.short_runs import Killed, assert_same_history, at, kill, rows_of, train
 
 pytestmark = pytest.mark.expensive(60)
-
-
-@pytest.fixture(autouse=True)
-def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from jaxrl.rollout.autoreset import first_input
 from jaxrl.runtime.cli.commands.train import parse
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.run import resume
-from jaxrl.runtime.system import devices
 from jaxrl.runtime.training_loop.outcome import RunDiverged
 from jaxrl.types import Agent
 from tests.helpers.agents import assert_bit_equal, run_steps, small
@@ -33,7 +32,6 @@ SEEDS, BUDGET = [3, 5], 300
 
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command line appends the current folder
 
 
@@ -57,9 +55,7 @@ def run(agent: Agent, folder: Path, **settings: Any) -> Any:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     agent = small("es", BOX_WALK, sigma=0.5, learning_rate=0.3, max_env_steps=BUDGET)
     folder = tmp_path_factory.mktemp("es") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(devices.CACHE_VARIABLE, "")
-        return Finished(agent, folder, *run(agent, folder))
+    return Finished(agent, folder, *run(agent, folder))
 
 
 @pytest.mark.slow

@@ -25,7 +25,6 @@ from jaxrl.runtime.checkpoint.restore import read_info
 from jaxrl.runtime.checkpoint.store import PendingSave
 from jaxrl.runtime.logs.run_folder import RunFolder
 from jaxrl.runtime.run import RunInterrupted, resume
-from jaxrl.runtime.system import devices
 from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.runtime.training_loop.session import Chunk
 from jaxrl.xla.cache_blocking import cached_bytes
@@ -37,11 +36,6 @@ from tests.helpers.short_runs import Killed, assert_same_history, at, kill, rows
 from tests.helpers.written_runs import make_older
 
 pytestmark = pytest.mark.expensive(150)
-
-
-@pytest.fixture(autouse=True)
-def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
 
 
 @pytest.fixture(scope="module")

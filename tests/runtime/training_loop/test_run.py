@@ -47,11 +47,6 @@ pytestmark = pytest.mark.expensive(75)
 SEEDS = [3, 0, 7, 4]
 
 
-@pytest.fixture(autouse=True)
-def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
-
-
 class Finished(NamedTuple):
     """A run of 5 iterations of four seeds, in chunks of 2, 2 and 1."""
 
@@ -74,7 +69,6 @@ def finished(agent: Agent, tmp_path_factory: pytest.TempPathFactory) -> Finished
 
     original = run_module.open_driver
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(devices.CACHE_VARIABLE, "")
         patch.setattr(run_module, "open_driver", open_driver)
         with contextlib.redirect_stdout(io.StringIO()) as output:
             states, history = run(agent, 150, seeds=SEEDS, out=folder, chunk_iterations=2, eval_every=4, eval_episodes=3)

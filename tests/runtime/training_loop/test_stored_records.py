@@ -15,7 +15,6 @@ import pytest
 
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.run import RunInterrupted, resume
-from jaxrl.runtime.system import devices
 from jaxrl.runtime.training_loop.session import Chunk
 from tests.helpers import short_runs
 from tests.helpers.agents import cartpole
@@ -24,11 +23,6 @@ from tests.helpers.short_runs import at, train
 from tests.helpers.written_runs import make_older
 
 pytestmark = pytest.mark.expensive(60)
-
-
-@pytest.fixture(autouse=True)
-def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.CACHE_VARIABLE, "")
 
 
 @pytest.mark.slow
@@ -71,8 +65,7 @@ CUTS: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped at iteration 8 of 12, and saved there."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(RunInterrupted):
-        patch.setenv(devices.CACHE_VARIABLE, "")
+    with pytest.raises(RunInterrupted):
         train(cartpole("ppo"), folder, on_chunk=at(8, lambda: os.kill(os.getpid(), signal.SIGTERM)), checkpoint_every=0)
     return folder
 
