@@ -39,10 +39,11 @@ def switch_riddle(agents: int = 3) -> Env:
     terminates after 4·agents − 6 days. Actions of agents outside are ignored.
 
     Observations are f32[2]: whether the agent is in the room today, and whether the light is on, which only that agent sees (0
-    outside). Actions are Discrete(3). To solve it, agents need memory, and the wrapper ``agent_id`` if they share parameters.
+    outside). Actions are Discrete(3). To solve it, agents need memory.
 
     With 3 agents and 6 days, an agent that knows who has been inside gets at most 1 − 3·(2/3)⁶ + 3·(1/3)⁶ = 0.741 on average,
-    the probability that all have been inside by the last day. Agents that remember what they saw can reach this bound.
+    the probability that all have been inside by the last day. Agents that remember what they saw can reach this bound: the second
+    of them to come, on a later day than the first, switches the light on, and who comes in for the first time then tells.
 
     Args:
       agents: number of agents, at least 2.
