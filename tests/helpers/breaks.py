@@ -82,7 +82,7 @@ BREAKS = (
         "algorithms/test_ppo_settings",
     ),
     Break("training.py", "goes_on = alive & is_finite", "goes_on = is_finite", "core/test_training"),
-    Break("runtime/checkpoint/manifest.py", "if digest_found != digest:", "if False:", "runtime/checkpoint/test_checkpoint"),
+    Break("runtime/checkpoint/manifest.py", "if digest_found != digest:", "if False:", "runtime/checkpoint/test_damage"),
     Break("runtime/checkpoint/manifest.py", "info.run != run", "False", "runtime/checkpoint/test_ownership"),
     Break(
         "runtime/actors/dispatcher.py",
