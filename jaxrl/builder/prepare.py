@@ -39,15 +39,7 @@ from jaxrl.optimize.schedules import check_schedules
 from jaxrl.registry import title_of
 from jaxrl.rollout.collect import example_rollout
 from jaxrl.settings.validation import merge_hyperparams, refuse_unused
-from jaxrl.types import (
-    Agent,
-    Algorithm,
-    Env,
-    EnvLike,
-    HostEnv,
-    PyTree,
-    Rollout,
-)
+from jaxrl.types import Agent, Algorithm, Env, EnvLike, HostEnv, PyTree, Rollout
 
 C = TypeVar("C", bound=AgentConfig)
 

@@ -30,18 +30,7 @@ from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.running_statistics import normalize_inputs
 from jaxrl.spaces.action_scaling import to_environment
 from jaxrl.spaces.trees import same_shapes, show_shapes
-from jaxrl.types import (
-    Algorithm,
-    Array,
-    Key,
-    LearnerState,
-    Mean,
-    Metrics,
-    Model,
-    Policy,
-    PyTree,
-    Rollout,
-)
+from jaxrl.types import Algorithm, Array, Key, LearnerState, Mean, Metrics, Model, Policy, PyTree, Rollout
 from jaxrl.xla.fast_random import fold_in
 
 C = TypeVar("C", bound=AgentConfig)

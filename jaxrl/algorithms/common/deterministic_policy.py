@@ -16,13 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import delayed_updates
-from jaxrl.algorithms.common.critic_ensemble import (
-    ActorCriticPair,
-    ActorCriticSetup,
-    CriticBatch,
-    Ensemble,
-    action_values,
-)
+from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch, Ensemble, action_values
 from jaxrl.algorithms.common.delayed_updates import Losses, init
 from jaxrl.algorithms.common.distributional_critics import Atoms
 from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax

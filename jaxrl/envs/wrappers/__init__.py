@@ -9,13 +9,7 @@ from __future__ import annotations
 from jaxrl.envs.wrappers.actions import StickyParams, action_repeat, clip_action, scale_action, sticky_actions, time_limit
 from jaxrl.envs.wrappers.agents import agent_id, central_state
 from jaxrl.envs.wrappers.base import WRAPPERS, bind_call, usage, wrap
-from jaxrl.envs.wrappers.observations import (
-    flatten_observation,
-    frame_stack,
-    privileged_state,
-    select_observation,
-    time_aware,
-)
+from jaxrl.envs.wrappers.observations import flatten_observation, frame_stack, privileged_state, select_observation, time_aware
 
 __all__ = [
     "WRAPPERS",
