@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl.algorithms.common.critic_ensemble import action_values, network_variables
+from jaxrl.algorithms.common.critics.ensemble import action_values
+from jaxrl.algorithms.common.critics.network_state import network_variables
 from jaxrl.rollout.play import play_row, start_episodes
 from jaxrl.spaces.action_scaling import from_environment
 from jaxrl.training import check_pure

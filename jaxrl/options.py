@@ -3,21 +3,22 @@
 ``jaxrl.settings.options`` says how they are written in data, flags and sweep files.
 """
 
+from jaxrl.algorithms.common.bootstrapping import Double, Greedy, Munchausen
 from jaxrl.algorithms.common.constraints.lagrangian import Lagrangian
-from jaxrl.algorithms.common.critic_ensemble import Ensemble
-from jaxrl.algorithms.common.deterministic_policy import Cloning, ReBRAC
-from jaxrl.algorithms.common.distributional_critics import Atoms, Quantiles
+from jaxrl.algorithms.common.critics.distributional import Atoms, Quantiles
+from jaxrl.algorithms.common.critics.ensemble import Ensemble
 from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax
 from jaxrl.algorithms.common.offline.advantage_weights import Binary, Expectile, Exponential, Sampled
 from jaxrl.algorithms.common.offline.conservative import CQL, Conservative, LagrangeCQL
+from jaxrl.algorithms.common.offline.policy_cloning import Cloning, ReBRAC
 from jaxrl.algorithms.common.optimistic_exploration import Optimistic
 from jaxrl.algorithms.common.planning.dynamics import EnsembleDynamics, SimulatorDynamics
 from jaxrl.algorithms.common.planning.planners import CEM, MPPI, RandomShooting
 from jaxrl.algorithms.common.planning.tree_search import PUCT, Gumbel
 from jaxrl.algorithms.common.ppo_objectives import Clip, Drift, KLPenalty
-from jaxrl.algorithms.common.q_heads import C51, IQN, QR, Double, Greedy, HLGauss, Munchausen, Scalar
-from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature
+from jaxrl.algorithms.common.q_heads import C51, IQN, QR, HLGauss, Scalar
 from jaxrl.algorithms.common.teams.value_decomposition import QMIX, VDN
+from jaxrl.algorithms.common.temperature import FixedTemperature, LearnedTemperature
 from jaxrl.algorithms.common.value_rescaling import Rescale
 from jaxrl.evolution.evosax_adapter import Evosax
 from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise

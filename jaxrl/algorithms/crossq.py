@@ -15,8 +15,11 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import soft_policy
-from jaxrl.algorithms.common.critic_ensemble import STATISTICS, ActorCriticSetup, CriticBatch, trained_action_values
-from jaxrl.algorithms.common.off_policy import check_policy, prepare_off_policy
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticSetup, trained_action_values
+from jaxrl.algorithms.common.critics.network_state import STATISTICS
+from jaxrl.algorithms.common.critics.updates import CriticBatch
+from jaxrl.algorithms.common.off_policy import prepare_off_policy
+from jaxrl.algorithms.common.off_policy_networks import check_policy
 from jaxrl.algorithms.common.optimistic_exploration import policy
 from jaxrl.algorithms.common.soft_policy import SoftPolicyConfig, act, check_soft_policy, init_fields, soft_value
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import jax
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch, Ensemble
+from jaxrl.algorithms.common.critics.distributional import Atoms
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, ActorCriticSetup, Ensemble
+from jaxrl.algorithms.common.critics.updates import CriticBatch
 from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, policy_actions, target_value
-from jaxrl.algorithms.common.distributional_critics import Atoms
 from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.settings import hyperparams as shared

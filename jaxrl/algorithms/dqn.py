@@ -1,7 +1,7 @@
 """Deep Q-learning (Mnih et al. 2015) with replay, a target network and, by default, double Q-learning and n-step returns.
 
-Reads top to bottom: settings, loss, acting, learning, builder. Value heads and bootstrapping are in
-``jaxrl.algorithms.common.q_heads``.
+Reads top to bottom: settings, loss, acting, learning, builder. Value heads are in ``jaxrl.algorithms.common.q_heads``,
+and ways to bootstrap in ``jaxrl.algorithms.common.bootstrapping``.
 """
 
 from __future__ import annotations
@@ -16,19 +16,9 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import q_learning
+from jaxrl.algorithms.common.bootstrapping import Double, Greedy, Munchausen, OnlineAndTarget
 from jaxrl.algorithms.common.offline.conservative import Conservative, conservative_term
-from jaxrl.algorithms.common.q_heads import (
-    C51,
-    IQN,
-    QR,
-    Double,
-    Greedy,
-    HLGauss,
-    Munchausen,
-    OnlineAndTarget,
-    Scalar,
-    check_outputs,
-)
+from jaxrl.algorithms.common.q_heads import C51, IQN, QR, HLGauss, Scalar, check_outputs
 from jaxrl.algorithms.common.q_learning import ValueTerm, actions, policy
 from jaxrl.builder.components import resolve_replay
 from jaxrl.builder.config import HindsightConfig

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.algorithms.common import delayed_updates
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatch, action_values, min_over_subset, td_loss
-from jaxrl.algorithms.common.delayed_updates import Losses
+from jaxrl.algorithms.common.critics import delayed_updates
+from jaxrl.algorithms.common.critics.delayed_updates import Losses
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticSetup, action_values, min_over_subset, td_loss
+from jaxrl.algorithms.common.critics.updates import CriticBatch
 from jaxrl.algorithms.common.off_policy import OffPolicyConfig, prepare_off_policy, sample_discrete
 from jaxrl.algorithms.common.offline.advantage_weights import Binary, Expectile, Exponential, Sampled, expectile_loss
 from jaxrl.algorithms.common.offline.datasets import reward_scale

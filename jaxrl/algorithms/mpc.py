@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.off_policy import init_replay, seen_by_critic
+from jaxrl.algorithms.common.off_policy import init_replay
+from jaxrl.algorithms.common.off_policy_networks import seen_by_critic
 from jaxrl.algorithms.common.planning import checks
 from jaxrl.algorithms.common.planning.dynamics import (
     DynamicsBatch,

@@ -16,25 +16,11 @@ import jax.numpy as jnp
 import optax
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.critic_ensemble import (
-    ActorCriticPair,
-    ActorCriticSetup,
-    CriticBatch,
-    action_values,
-    draw_updates,
-    learn_critics,
-    min_over_subset,
-    networks,
-    td_loss,
-)
-from jaxrl.algorithms.common.off_policy import (
-    OffPolicyConfig,
-    check_policy,
-    init_networks,
-    init_replay,
-    policy,
-    prepare_off_policy,
-)
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, ActorCriticSetup, action_values, min_over_subset, td_loss
+from jaxrl.algorithms.common.critics.network_state import networks
+from jaxrl.algorithms.common.critics.updates import CriticBatch, draw_updates, learn_critics
+from jaxrl.algorithms.common.off_policy import OffPolicyConfig, init_networks, init_replay, policy, prepare_off_policy
+from jaxrl.algorithms.common.off_policy_networks import check_policy
 from jaxrl.algorithms.common.offline.conservative_updates import values_of_data
 from jaxrl.algorithms.common.policy_improvement import (
     Duals,

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair
-from jaxrl.algorithms.common.off_policy import check_actions_of, resolve_critic, seen_by_critic
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair
+from jaxrl.algorithms.common.off_policy_networks import check_actions_of, resolve_critic, seen_by_critic
 from jaxrl.algorithms.common.q_learning import epsilon, policy
 from jaxrl.builder.networks import is_own
 from jaxrl.builder.prepare import PreparedAgent

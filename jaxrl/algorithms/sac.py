@@ -14,8 +14,10 @@ import optax
 from gymnasium import spaces
 
 from jaxrl.algorithms.common import soft_policy
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch, action_values
-from jaxrl.algorithms.common.off_policy import check_policy, prepare_off_policy
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, ActorCriticSetup, action_values
+from jaxrl.algorithms.common.critics.updates import CriticBatch
+from jaxrl.algorithms.common.off_policy import prepare_off_policy
+from jaxrl.algorithms.common.off_policy_networks import check_policy
 from jaxrl.algorithms.common.offline.conservative import CQL, LagrangeCQL, Penalty
 from jaxrl.algorithms.common.offline.conservative_updates import (
     actor_loss,

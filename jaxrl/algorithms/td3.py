@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch
-from jaxrl.algorithms.common.deterministic_policy import Cloning, DeterministicConfig, ReBRAC, build, target_value
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, ActorCriticSetup
+from jaxrl.algorithms.common.critics.updates import CriticBatch
+from jaxrl.algorithms.common.deterministic_policy import DeterministicConfig, build, target_value
+from jaxrl.algorithms.common.offline.policy_cloning import Cloning, ReBRAC
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.rollout.outputs import outputs_of
 from jaxrl.settings import hyperparams as shared

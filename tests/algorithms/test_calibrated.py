@@ -13,8 +13,8 @@ import optax
 import pytest
 
 import jaxrl
-from jaxrl.algorithms.common.critic_ensemble import action_values
-from jaxrl.algorithms.common.critic_ensemble import draw_updates as plain_draws
+from jaxrl.algorithms.common.critics.ensemble import action_values
+from jaxrl.algorithms.common.critics.updates import draw_updates as plain_draws
 from jaxrl.algorithms.common.offline.conservative import CQL, LagrangeCQL, Multiplier
 from jaxrl.algorithms.common.offline.conservative_updates import discounted_returns, draw_updates
 from jaxrl.algorithms.cql import SETTINGS

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl.algorithms import sac
-from jaxrl.algorithms.common.critic_ensemble import Ensemble
+from jaxrl.algorithms.common.critics.ensemble import Ensemble
 from jaxrl.algorithms.common.offline import conservative_updates
 from jaxrl.algorithms.common.offline.conservative import CQL, Conservative, Penalty, conservative_term, sampled_gap
 from jaxrl.algorithms.common.offline.conservative_updates import ConservativeBatch, penalty, values_of_data

@@ -17,8 +17,11 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl import make_crossq
 from jaxrl.algorithms import crossq
-from jaxrl.algorithms.common.critic_ensemble import STATISTICS, ActorCriticPair, Ensemble, draw_updates, network_variables
-from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature, actor_loss
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, Ensemble
+from jaxrl.algorithms.common.critics.network_state import STATISTICS, network_variables
+from jaxrl.algorithms.common.critics.updates import draw_updates
+from jaxrl.algorithms.common.soft_policy import actor_loss
+from jaxrl.algorithms.common.temperature import FixedTemperature, LearnedTemperature
 from jaxrl.algorithms.crossq import CrossQConfig, CrossQHyperparams
 from jaxrl.builder.replay_setup import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST

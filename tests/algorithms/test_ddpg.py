@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 from jaxrl import make_ddpg
 from jaxrl.algorithms import ddpg
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, batch_of
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair
+from jaxrl.algorithms.common.critics.updates import batch_of
 from jaxrl.algorithms.ddpg import DDPGConfig, DDPGHyperparams
 from jaxrl.distributions import Categorical
 from jaxrl.envs.checks.check_env import COMPILE_FAST

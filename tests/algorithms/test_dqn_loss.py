@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.q_heads import Double, Greedy
+from jaxrl.algorithms.common.bootstrapping import Double, Greedy
 from jaxrl.algorithms.dqn import DQNConfig, Transitions, dqn_loss
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import q_network

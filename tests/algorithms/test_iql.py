@@ -15,7 +15,8 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl import make_iql
 from jaxrl.algorithms import iql
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatch, Ensemble, draw_updates
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticSetup, Ensemble
+from jaxrl.algorithms.common.critics.updates import CriticBatch, draw_updates
 from jaxrl.algorithms.common.offline.advantage_weights import Binary, Expectile, Exponential, Sampled, expectile_loss
 from jaxrl.algorithms.common.offline.datasets import reward_scale, seen
 from jaxrl.algorithms.iql import IQLConfig, IQLHyperparams

@@ -12,7 +12,8 @@ import pytest
 
 import jaxrl
 from jaxrl.algorithms.common import deterministic_policy as shared
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, action_values, draw_updates
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, action_values
+from jaxrl.algorithms.common.critics.updates import draw_updates
 from jaxrl.algorithms.ddpg import DDPGHyperparams, target
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.envs.wrappers.agents import central_state

@@ -16,7 +16,8 @@ from scipy.special import logsumexp
 
 from jaxrl import make_mpo
 from jaxrl.algorithms import mpo
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, Ensemble, draw_updates
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, Ensemble
+from jaxrl.algorithms.common.critics.updates import draw_updates
 from jaxrl.algorithms.common.policy_improvement import Duals, divergences, improved, temperature_loss
 from jaxrl.algorithms.mpo import OF_POLICY, OF_TARGET, MPOConfig, MPOHyperparams
 from jaxrl.distributions import Categorical, Normal, TanhNormal

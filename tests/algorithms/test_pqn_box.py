@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 import jaxrl
 from jaxrl import make_pqn
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair
 from jaxrl.algorithms.pqn import PQNConfig, PQNHyperparams
 from jaxrl.algorithms.pqn_box import PQNBoxRows, PQNBoxSetup, actor_loss, critic_loss, targets
 from jaxrl.envs.checks.check_env import COMPILE_FAST

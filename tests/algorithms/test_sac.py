@@ -19,8 +19,10 @@ import jaxrl
 from jaxrl import make_sac
 from jaxrl.agent import bind
 from jaxrl.algorithms import sac
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, Ensemble, draw_updates
-from jaxrl.algorithms.common.soft_policy import FixedTemperature, LearnedTemperature, actor_loss
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, Ensemble
+from jaxrl.algorithms.common.critics.updates import draw_updates
+from jaxrl.algorithms.common.soft_policy import actor_loss
+from jaxrl.algorithms.common.temperature import FixedTemperature, LearnedTemperature
 from jaxrl.algorithms.sac import SACHyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value, actor_critic, policy_network, q_network

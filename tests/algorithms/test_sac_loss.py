@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 from jaxrl.algorithms import sac
 from jaxrl.algorithms.common import soft_policy
-from jaxrl.algorithms.common.critic_ensemble import CriticBatch, Ensemble
+from jaxrl.algorithms.common.critics.ensemble import Ensemble
+from jaxrl.algorithms.common.critics.updates import CriticBatch
 from jaxrl.algorithms.sac import SACConfig, SACHyperparams
 from jaxrl.builder.replay_setup import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST

@@ -15,8 +15,10 @@ from gymnasium import spaces
 
 from jaxrl import make_td3
 from jaxrl.algorithms import td3
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, CriticBatch, Ensemble, draw_updates
-from jaxrl.algorithms.common.deterministic_policy import Cloning, ReBRAC, actor_loss, critic_loss
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, Ensemble
+from jaxrl.algorithms.common.critics.updates import CriticBatch, draw_updates
+from jaxrl.algorithms.common.deterministic_policy import actor_loss, critic_loss
+from jaxrl.algorithms.common.offline.policy_cloning import Cloning, ReBRAC
 from jaxrl.algorithms.td3 import TD3Config, TD3Hyperparams
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.options import OU, Gaussian

@@ -56,9 +56,9 @@ BREAKS = (
         "algorithms/common/test_critic_ensemble",
     ),
     Break(
-        "algorithms/common/soft_policy.py", "(entropy - target_entropy)", "(target_entropy - entropy)", "algorithms/test_sac_loss"
+        "algorithms/common/temperature.py", "(entropy - target_entropy)", "(target_entropy - entropy)", "algorithms/test_sac_loss"
     ),
-    Break("algorithms/common/soft_policy.py", "-hyperparams.box_entropy", "hyperparams.box_entropy", "algorithms/test_sac_loss"),
+    Break("algorithms/common/temperature.py", "-hyperparams.box_entropy", "hyperparams.box_entropy", "algorithms/test_sac_loss"),
     Break(
         "replay/uniform.py",
         "(state.position - 1 - ring.after - age)",

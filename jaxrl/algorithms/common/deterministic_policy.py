@@ -1,5 +1,5 @@
-"""Shared parts of algorithms with a deterministic policy (DDPG, TD3): acting with noise, terms that clone the actions of data,
-and the losses. The target is a function that the algorithm defines.
+"""Shared parts of algorithms with a deterministic policy (DDPG, TD3): acting with noise, and the losses. The target is a function
+that the algorithm defines.
 """
 
 from __future__ import annotations
@@ -15,32 +15,25 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.algorithms.common import delayed_updates
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, ActorCriticSetup, CriticBatch, Ensemble, action_values
-from jaxrl.algorithms.common.delayed_updates import Losses, init
-from jaxrl.algorithms.common.distributional_critics import Atoms
+from jaxrl.algorithms.common.critics import delayed_updates
+from jaxrl.algorithms.common.critics.delayed_updates import Losses, init
+from jaxrl.algorithms.common.critics.distributional import Atoms
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, ActorCriticSetup, Ensemble, action_values
+from jaxrl.algorithms.common.critics.updates import CriticBatch
 from jaxrl.algorithms.common.gumbel_softmax import GumbelSoftmax
-from jaxrl.algorithms.common.off_policy import (
-    OffPolicyConfig,
-    check_actions_of,
-    check_policy,
-    prepare_off_policy,
-    sample_discrete,
-)
+from jaxrl.algorithms.common.off_policy import OffPolicyConfig, prepare_off_policy, sample_discrete
+from jaxrl.algorithms.common.off_policy_networks import check_actions_of, check_policy
+from jaxrl.algorithms.common.teams.joint_actions import check_joint_actions, next_others
 from jaxrl.builder.sequence_config import RecurrentConfig
 from jaxrl.distributions import Categorical
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.exploration.options import OU, Gaussian
 from jaxrl.models import deterministic_policy
 from jaxrl.optimize.learner import TargetLearner
-from jaxrl.replay.options import Uniform
-from jaxrl.replay.transitions import Transitions
-from jaxrl.rollout.agents import together
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.outputs import outputs_of
 from jaxrl.rollout.running_statistics import normalize_inputs
-from jaxrl.settings.options import Option, hyperparameter, option
-from jaxrl.settings.validation import NonNegative, Positive, added, refuse_unused
+from jaxrl.settings.validation import added, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
 
@@ -82,47 +75,6 @@ class DeterministicConfig(OffPolicyConfig, RecurrentConfig):
     def hold_noise(self) -> int:
         """Rows of an episode that share one draw of noise."""
         return self.noise.hold if isinstance(self.noise, Gaussian) else 1
-
-
-@option("td3_bc")
-class Cloning(Option):
-    """Keep the policy near the actions of the data (TD3+BC: Fujimoto & Gu 2021)."""
-
-    alpha: Positive = hyperparameter("cloning_alpha", 2.5)
-    """α, the weight of the values relative to the distance from the data's actions; near 0 it is behaviour cloning."""
-
-    def loss(self, hp: Any, value: Array, difference: Array, mean: Callable[[Array], Array]) -> tuple[Array, Array]:
-        """Return E[(π(s) − a)²] − λ·E[Q(s, π(s))] and its first term, where λ = α / E[|Q(s, π(s))|] is a constant, and the square
-        a mean over the components of the action (Fujimoto & Gu 2021, eq. 5).
-
-        Args:
-          value: Q(s, π(s)), f32[N].
-          difference: π(s) − a, f32[N, d].
-          mean: mean over valid rows.
-        """
-        distance = mean(jax.lax.square(difference).mean(-1))
-        return distance - hp.cloning_alpha * _normalised(value, mean), distance
-
-
-@option("rebrac")
-class ReBRAC(Option):
-    """Keep the policy near the actions of the data, and lower the values of other actions in targets (Tarasov et al. 2023)."""
-
-    actor_weight: NonNegative = hyperparameter("rebrac_actor_weight", 0.01)
-    """β₁, the weight of the distance from the data's actions in the policy's loss."""
-    critic_weight: NonNegative = hyperparameter("rebrac_critic_weight", 0.01)
-    """β₂, the weight of the distance from the data's next actions in the critics' targets."""
-
-    def loss(self, hp: Any, value: Array, difference: Array, mean: Callable[[Array], Array]) -> tuple[Array, Array]:
-        """Return β₁·E[‖π(s) − a‖²] − E[Q(s, π(s))] / E[|Q(s, π(s))|] and the distance in it (Tarasov et al. 2023, eq. 4).
-        Arguments are those of ``Cloning.loss``."""
-        distance = mean(jax.lax.square(difference).sum(-1))
-        return hp.rebrac_actor_weight * distance - _normalised(value, mean), distance
-
-
-def _normalised(value: Array, mean: Callable[[Array], Array]) -> Array:
-    """Return the mean of values over their mean size, which is a constant, so that the scale of rewards has no influence."""
-    return mean(value) / jax.lax.stop_gradient(jnp.maximum(mean(jnp.abs(value)), 1e-6))
 
 
 class NoiseExploration(NamedTuple):
@@ -223,14 +175,6 @@ def learn(target: TargetFn, setup: ActorCriticSetup[Any], learner: TargetLearner
     return delayed_updates.learn(setup, learner, hp, losses)
 
 
-def next_others(batch: Transitions, action: Array, num_agents: int) -> Array:
-    """Return the actions f32[N, d] at the next observations as critics of other agents see them: zeros for agents that do not act
-    there. If none acts, because the team was cut off, those that did not terminate count."""
-    goes_on, acts = batch.valid & (batch.discount > 0), batch.valid & batch.next_valid
-    any_acts = together(acts, num_agents).any(-1).repeat(num_agents)
-    return jnp.where(jnp.where(any_acts, acts, goes_on)[:, None], action, 0.0)
-
-
 def target_value(
     setup: ActorCriticSetup[Any], targets: ActorCriticPair, action: Array, update: CriticBatch, penalty: Array | float = 0.0
 ) -> Array:
@@ -260,23 +204,6 @@ def make_algorithm(target: TargetFn, setup: ActorCriticSetup[Any]) -> Algorithm:
     assert isinstance(setup.action_space, spaces.Box)
     size = math.prod(setup.action_space.shape)
     return algorithm._replace(initial_carry=lambda batch_size: jnp.zeros((batch_size, size)))
-
-
-def check_joint_actions(setup: ActorCriticSetup[Any], replay: Any) -> None:
-    """Raise ValueError unless there are several agents, whose rows are drawn together.
-
-    Args:
-      replay: the builder's keyword.
-    """
-    config = setup.config
-    if setup.data is not None:
-        raise ValueError("joint_actions=True has no effect with data=…, whose rows are those of one agent: leave it out")
-    if not setup.num_agents:
-        raise ValueError("joint_actions=True is for environments of several agents, and this one has one agent: leave it out")
-    if config.n_step > 1 or config.replay != Uniform() or callable(replay) or config.hindsight is not None:
-        raise ValueError(
-            "joint_actions=True needs n_step=1, and rows drawn with equal probability: leave n_step, replay and hindsight out"
-        )
 
 
 def build(

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.common import off_policy
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, action_values, network_variables
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticSetup, action_values
+from jaxrl.algorithms.common.critics.network_state import network_variables
 from jaxrl.distributions import TanhNormal
 from jaxrl.settings.options import Option, hyperparameter, option
 from jaxrl.settings.validation import NonNegative

@@ -1,11 +1,9 @@
 """Shared by algorithms with a soft policy, which maximises value and entropy: settings, initial state, acting, soft values, the
-policy's loss, the temperature, which weighs the entropy, and the loop over updates (Haarnoja et al. 2018, 2019; Christodoulou
-2019).
+policy's loss and the loop over updates (Haarnoja et al. 2018, 2019; Christodoulou 2019).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,56 +14,28 @@ import jax.numpy as jnp
 import optax
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.critic_ensemble import (
+from jaxrl.algorithms.common.critics.distributional import Quantiles
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, ActorCriticSetup, Ensemble, action_values
+from jaxrl.algorithms.common.critics.network_state import (
     STATISTICS,
-    ActorCriticPair,
-    ActorCriticSetup,
-    CriticBatch,
-    Ensemble,
     NetworkState,
-    action_values,
-    draw_updates,
-    learn_critics,
     network_states,
     network_variables,
     networks,
     train_step,
 )
-from jaxrl.algorithms.common.distributional_critics import Quantiles
+from jaxrl.algorithms.common.critics.updates import CriticBatch, draw_updates, learn_critics
 from jaxrl.algorithms.common.off_policy import OffPolicyConfig, init_networks, init_replay, sample_discrete
 from jaxrl.algorithms.common.optimistic_exploration import Optimistic, optimistic
+from jaxrl.algorithms.common.temperature import FixedTemperature, LearnedTemperature, target_entropy, temperature_gradient
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.optimize.gradients import pmean
 from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.rollout.collect import fold_each
 from jaxrl.rollout.outputs import train_model
-from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.options import Option, hyperparameter, option
-from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added, refuse_unused
+from jaxrl.settings.validation import Count, added, refuse_unused
 from jaxrl.types import Array, Key, Metrics, Policy, PyTree, StepInput
-
-
-@option("learned")
-class LearnedTemperature(Option):
-    """Adapt the temperature so that the policy's entropy approaches a target (Haarnoja et al. 2019)."""
-
-    initial: Positive = hyperparameter("temperature", 1.0)
-    """α, the weight of the entropy in nats relative to rewards, at the start."""
-    learning_rate: shared.LearningRate = hyperparameter("temperature_learning_rate", 1e-3)
-    """Adam's step size for the logarithm of α."""
-    box_entropy: NonNegative = hyperparameter("box_entropy", 1.0)
-    """Box actions: the target entropy is −box_entropy nats per dimension, for actions in [−1, 1]."""
-    discrete_entropy: Unit = hyperparameter("discrete_entropy", 0.3)
-    """Discrete actions: the target entropy is this fraction of log n, for n actions."""
-
-
-@option("fixed")
-class FixedTemperature(Option):
-    """Keep the temperature constant (Haarnoja et al. 2018)."""
-
-    value: Positive = hyperparameter("temperature", 1.0)
-    """α, the weight of the entropy in nats relative to rewards."""
 
 
 @dataclass(frozen=True)
@@ -177,22 +147,6 @@ def actor_loss(
     mean = setup.valid_mean(batch.valid)
     loss = -mean(value)
     return loss, {"losses/actor_loss": loss, "losses/entropy": mean(entropy), STATISTICS: statistics}
-
-
-# ----------------------------------------------------------------------------------------------------------------- temperature
-
-
-def temperature_gradient(log_temperature: Array, entropy: Array, target_entropy: Array | float) -> Array:
-    """Gradient of E[−α·log π(a | s) − α·H̄] with respect to log α (Haarnoja et al. 2019, eq. 18)."""
-    return jnp.exp(log_temperature) * (entropy - target_entropy)
-
-
-def target_entropy(action_space: spaces.Space, hyperparams: Any) -> Array | float:
-    """Return the target entropy H̄ in nats."""
-    if isinstance(action_space, spaces.Discrete):
-        return hyperparams.discrete_entropy * math.log(int(action_space.n))
-    assert isinstance(action_space, spaces.Box)
-    return -hyperparams.box_entropy * math.prod(action_space.shape)
 
 
 def check_soft_policy(setup: ActorCriticSetup[Any]) -> None:

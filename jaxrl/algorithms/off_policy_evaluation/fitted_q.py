@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.off_policy import seen_by_critic
+from jaxrl.algorithms.common.off_policy_networks import seen_by_critic
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.distributions import select_actions

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxrl.algorithms.common.off_policy import resolve_critic
+from jaxrl.algorithms.common.off_policy_networks import resolve_critic
 from jaxrl.algorithms.off_policy_evaluation import fitted_q
 from jaxrl.algorithms.off_policy_evaluation.fitted_q import FittedQHyperparams, Problem
 from jaxrl.builder.networks import ModelArguments, ModelFn, check_arguments, check_statistics

@@ -13,8 +13,8 @@ import pytest
 
 from jaxrl.algorithms import td3
 from jaxrl.algorithms.common import deterministic_policy
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair
-from jaxrl.algorithms.common.distributional_critics import Atoms
+from jaxrl.algorithms.common.critics.distributional import Atoms
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair
 from jaxrl.algorithms.td3 import TD3Config, TD3Hyperparams
 from jaxrl.builder.replay_setup import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST

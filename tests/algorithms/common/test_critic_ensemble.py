@@ -14,16 +14,8 @@ import numpy as np
 import pytest
 
 from jaxrl.algorithms import ddpg, sac, td3
-from jaxrl.algorithms.common.critic_ensemble import (
-    ActorCriticPair,
-    CriticBatch,
-    Ensemble,
-    action_values,
-    batch_of,
-    draw_updates,
-    learn_critics,
-    min_over_subset,
-)
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, Ensemble, action_values, min_over_subset
+from jaxrl.algorithms.common.critics.updates import CriticBatch, batch_of, draw_updates, learn_critics
 from jaxrl.builder.replay_setup import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.replay.options import Prioritized

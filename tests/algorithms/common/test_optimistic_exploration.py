@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from jaxrl import make_sac
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticPair, Ensemble
-from jaxrl.algorithms.common.distributional_critics import Quantiles
+from jaxrl.algorithms.common.critics.distributional import Quantiles
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, Ensemble
 from jaxrl.algorithms.common.optimistic_exploration import Optimistic, OptimisticExploration, optimistic, shifted, upper_bound
 from jaxrl.algorithms.sac import SACConfig
 from jaxrl.distributions import TanhNormal

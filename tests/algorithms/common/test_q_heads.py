@@ -13,18 +13,8 @@ import scipy.stats
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.algorithms.common.q_heads import (
-    C51,
-    IQN,
-    QR,
-    Double,
-    Greedy,
-    HLGauss,
-    Munchausen,
-    Scalar,
-    normal_histogram,
-    projected,
-)
+from jaxrl.algorithms.common.bootstrapping import Double, Greedy, Munchausen
+from jaxrl.algorithms.common.q_heads import C51, IQN, QR, HLGauss, Scalar, normal_histogram, projected
 from jaxrl.algorithms.dqn import DQNConfig, dqn_loss
 from jaxrl.algorithms.rainbow import SETTINGS
 from jaxrl.envs.checks.check_env import COMPILE_FAST

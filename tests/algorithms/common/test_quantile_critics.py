@@ -14,7 +14,7 @@ import pytest
 from jaxrl import make_sac
 from jaxrl.algorithms import sac
 from jaxrl.algorithms.common import soft_policy
-from jaxrl.algorithms.common.distributional_critics import Quantiles, quantile_loss, truncated
+from jaxrl.algorithms.common.critics.distributional import Quantiles, quantile_loss, truncated
 from jaxrl.algorithms.sac import SACConfig
 from jaxrl.builder.replay_setup import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST

@@ -15,8 +15,8 @@ from gymnasium import spaces
 from jaxrl import make_sac
 from jaxrl.algorithms import ddpg, sac, td3
 from jaxrl.algorithms.common import deterministic_policy, soft_policy
-from jaxrl.algorithms.common.critic_ensemble import batch_of, draw_updates
-from jaxrl.algorithms.common.soft_policy import FixedTemperature
+from jaxrl.algorithms.common.critics.updates import batch_of, draw_updates
+from jaxrl.algorithms.common.temperature import FixedTemperature
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.options import OU
 from jaxrl.models import action_value, policy_network

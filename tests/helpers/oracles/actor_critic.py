@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatch, action_values, network_variables
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticSetup, action_values
+from jaxrl.algorithms.common.critics.network_state import network_variables
+from jaxrl.algorithms.common.critics.updates import CriticBatch
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value

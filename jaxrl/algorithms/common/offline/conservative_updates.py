@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.algorithms.common import critic_ensemble, soft_policy
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, action_values
+from jaxrl.algorithms.common import soft_policy
+from jaxrl.algorithms.common.critics import updates
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticSetup, action_values
 from jaxrl.algorithms.common.offline.conservative import LagrangeCQL, Penalty, discrete_gap, sampled_gap
 from jaxrl.distributions import TanhNormal, select_actions
 from jaxrl.exploration.action_noise import standard_normal, uniform_of
@@ -70,8 +71,8 @@ class ConservativeBatch(NamedTuple):
 
 
 def draw_updates(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Any:
-    """Return ``critic_ensemble.draw_updates``, with ``conservative`` as ``ConservativeBatch``: [groups, policy_delay, ...]."""
-    draws, chosen = critic_ensemble.draw_updates(setup, learner, gamma), setup.config.conservative
+    """Return ``updates.draw_updates``, with ``conservative`` as ``ConservativeBatch``: [groups, policy_delay, ...]."""
+    draws, chosen = updates.draw_updates(setup, learner, gamma), setup.config.conservative
     if chosen is None:
         return draws
     shape, reference, cloning = draws.chosen.shape[:2], cast(PyTree, ()), cast(PyTree, ())
@@ -112,7 +113,7 @@ def references(setup: ActorCriticSetup[Any], learner: Any, gamma: Array) -> Arra
     """Return the discounted returns of the rows that an iteration draws, f32[updates · batch_size]; −∞ for rows that the agent
     collected itself, whose episodes may not have ended.
 
-    The draw is that of ``critic_ensemble.draw_updates``, since it depends on the learner alone. V is the least target critic's
+    The draw is that of ``updates.draw_updates``, since it depends on the learner alone. V is the least target critic's
     value of an action of the policy, both at the start of the iteration.
     """
     data: Dataset = learner.replay.data

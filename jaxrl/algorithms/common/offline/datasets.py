@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.algorithms.common.critic_ensemble import ActorCriticSetup, CriticBatch
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticSetup
+from jaxrl.algorithms.common.critics.updates import CriticBatch
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.replay.dataset import info_of
 from jaxrl.rollout.running_statistics import Statistics, normalize_inputs

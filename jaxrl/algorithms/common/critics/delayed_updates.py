@@ -12,14 +12,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl.algorithms.common.critic_ensemble import (
-    ActorCriticPair,
-    ActorCriticSetup,
-    CriticBatch,
-    draw_updates,
-    learn_critics,
-    networks,
-)
+from jaxrl.algorithms.common.critics.ensemble import ActorCriticPair, ActorCriticSetup
+from jaxrl.algorithms.common.critics.network_state import networks
+from jaxrl.algorithms.common.critics.updates import CriticBatch, draw_updates, learn_critics
 from jaxrl.algorithms.common.off_policy import init_networks, init_replay
 from jaxrl.algorithms.common.offline.datasets import data_statistics, seen
 from jaxrl.optimize.learner import TargetLearner

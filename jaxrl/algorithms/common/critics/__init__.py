@@ -1,0 +1,1 @@
+"""Ensembles of critics: their values, losses, distributions and updates."""
