@@ -13,7 +13,7 @@ from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCH
 from benchmarks.team_scores import TEAM_SCORES
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.presets import CHAIN, HIDDEN, PRESETS, Preset
-from jaxrl.algorithms.presets.measured import SAC_SWING, SMALL, SWING, TD3_PENDULUM
+from jaxrl.algorithms.presets.settings import SAC_SWING, SMALL, SWING, TD3_PENDULUM
 
 FURTHER: dict[str, dict[str, Any]] = {
     "cql-pendulum-mixed": {"most_above": CONSERVATIVE},

@@ -1,7 +1,7 @@
 """AlphaZero (Silver et al. 2018), with the search of Danihelka et al. (2022) by default.
 
-Reads top to bottom: settings, search, loss, storing, learning, builder. The tree is in
-``jaxrl.algorithms.common.planning.tree_search``.
+Reads top to bottom: settings, search, storing, learning, builder. In ``jaxrl.algorithms.common.planning``, the tree is in
+``tree_search``, and the loss in ``searched_rows``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
+from jaxrl.algorithms.common.planning.searched_rows import SearchedRow, alphazero_loss, reflected
 from jaxrl.algorithms.common.planning.tree_search import PUCT, RANDOM_MOVES, Gumbel, Node, package, random_actions, search
 from jaxrl.builder.config import BufferConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
@@ -22,18 +23,15 @@ from jaxrl.builder.networks import check_actor_critic
 from jaxrl.builder.prepare import prepare
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.models import actor_critic
-from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import ReplayLearner
 from jaxrl.replay import Draw
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.returns import bootstrap_mask, discounts, lambda_returns
 from jaxrl.rollout.collect import fold_each
-from jaxrl.rollout.inputs import example_input, without_history, zero_invalid
+from jaxrl.rollout.inputs import example_input, zero_invalid
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added
-from jaxrl.spaces.action_masks import MASK_KEY
 from jaxrl.spaces.entries import player_sign
-from jaxrl.spaces.goals import OBSERVATION
 from jaxrl.types import (
     Agent,
     Algorithm,
@@ -99,17 +97,6 @@ class Exploration(NamedTuple):
     epsilon: Array
 
 
-class SearchedRow(NamedTuple):
-    """A position with what a search and the game made of it."""
-
-    obs: PyTree
-    policy: Array
-    """f32[n]: the improved policy."""
-    value: Array
-    """f32: the λ-return, from the view of the player to move."""
-    valid: Array
-
-
 # ---------------------------------------------------------------------------------------------------------------------- search
 
 
@@ -167,33 +154,6 @@ def look_ahead(setup: SearchSetup, policy: Policy, simulator: Simulator, key: Ke
 
 def extras(policy: Array, value: Array, at_random: Array) -> dict[str, Array]:
     return {"search_policy": policy, "root_value": value, "at_random": at_random}
-
-
-# ------------------------------------------------------------------------------------------------------------------------ loss
-
-
-def alphazero_loss(setup: SearchSetup, vf_coef: Array, params: PyTree, batch: SearchedRow) -> tuple[Array, dict[str, Array]]:
-    """Mean over valid rows of −Σₐ π(a)·log p(a) + vf_coef·(z − v)² (Silver et al. 2018, equation 1; its weight decay belongs to
-    the optimiser), where π is the policy that the search improved and z the return."""
-    batch = zero_invalid(batch, batch.valid)
-    inputs = without_history(batch.obs, batch.valid)
-    output = setup.model.apply(params, (), inputs)[1]
-    log_prob = jax.nn.log_softmax(output.policy.logits)
-    cross_entropy = -jnp.where(batch.policy > 0, batch.policy * log_prob, 0.0).sum(-1)
-    value_loss = (batch.value - output.value) ** 2
-    entropy = -jnp.where(batch.policy > 0, batch.policy * jnp.log(jnp.where(batch.policy > 0, batch.policy, 1.0)), 0.0).sum(-1)
-    logged = {"losses/policy_loss": cross_entropy, "losses/value_loss": value_loss, "losses/search_entropy": entropy}
-    return valid_means(cross_entropy + vf_coef * value_loss, logged, batch.valid, setup.axis_name)
-
-
-def reflected(symmetries: Symmetries, row: SearchedRow, key: Key) -> SearchedRow:
-    """Return a row, unbatched, under a random symmetry of its board."""
-    squares, actions = (jnp.asarray(x) for x in symmetries)
-    which = jax.random.randint(key, (), 0, len(squares))
-    board = row.obs[OBSERVATION]
-    boards = board.reshape(squares.shape[1], -1)[squares[which]].reshape(board.shape)
-    obs = {**row.obs, OBSERVATION: boards, MASK_KEY: row.obs[MASK_KEY][actions[which]]}
-    return row._replace(obs=obs, policy=row.policy[actions[which]])
 
 
 # ------------------------------------------------------------------------------------------------------------ storing, learning

@@ -1,6 +1,7 @@
 """Evolution strategies: OpenAI's (Salimans et al. 2017), augmented random search (Mania et al. 2018), and those of evosax.
 
-Reads top to bottom: settings, state, members, update, builder. Noise, shaping and strategies are in ``jaxrl.evolution``, and
+Reads top to bottom: settings, state, members, update, builder. How members act is in
+``jaxrl.algorithms.common.evolution.members``; noise, shaping and strategies are in ``jaxrl.evolution``, and
 ``jaxrl.rollout.play`` plays the episodes.
 """
 
@@ -14,14 +15,14 @@ import jax
 import jax.numpy as jnp
 import optax
 from gymnasium import spaces
-from jax.flatten_util import ravel_pytree
 
+from jaxrl.algorithms.common.evolution.members import Population, act, members
 from jaxrl.builder.config import AgentConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.networks import check_greedy_policy, check_low_rank
 from jaxrl.builder.prepare import prepare
 from jaxrl.builder.setup import AlgorithmSetup
-from jaxrl.distributions import Categorical, MultiCategorical
+from jaxrl.envs.step_limits import step_limit
 from jaxrl.evolution.evosax_adapter import Evosax, EvosaxPopulation, check_size
 from jaxrl.evolution.gradient import descent_gradient
 from jaxrl.evolution.noise import LowRankNoise, NormalNoise, SignNoise, gathered
@@ -30,10 +31,10 @@ from jaxrl.metrics import only_if
 from jaxrl.models import greedy_policy
 from jaxrl.optimize import OptimizerFn, adam, sgd
 from jaxrl.optimize.learner import Learner
-from jaxrl.rollout.running_statistics import Statistics, add_episodes, init_statistics, normalize_inputs
+from jaxrl.rollout.running_statistics import Statistics, add_episodes, init_statistics
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, CountOrZero, NonNegative, Positive, PositiveUnit, Range
-from jaxrl.types import Agent, Algorithm, Array, Env, EnvLike, Episodes, HostEnv, Key, Metrics, Policy, PyTree, StepInput
+from jaxrl.types import Agent, Algorithm, Array, Env, EnvLike, Episodes, HostEnv, Key, Metrics, Policy, PyTree
 
 MOST_ROWS = 2**31 - 1
 
@@ -74,7 +75,11 @@ class ESConfig(AgentConfig):
         return sgd if isinstance(self.strategy, ARS) else adam
 
     def for_env(self, env: Env | HostEnv) -> Self:
-        return self if self.horizon else dataclasses.replace(self, horizon=episode_limit(env))
+        if self.horizon:
+            return self
+        if (limit := step_limit(env)) is None:
+            raise ValueError(f"horizon must be given for {env.name}, which has no step limit: use horizon=1000")
+        return dataclasses.replace(self, horizon=limit)
 
     def check(self, *, recurrent: bool = False) -> None:
         if isinstance(self.strategy, Evosax):
@@ -115,19 +120,6 @@ class ESLearner(Learner):
     """i32[]; at most ``MOST_ROWS``."""
 
 
-class Population(NamedTuple):
-    """Exploration state of a policy: what makes its members."""
-
-    key_data: Array
-    """u32[2]: data of the generation's key. Policies are copied as NumPy arrays, which cannot hold keys."""
-    sigma: Array
-    """f32[]"""
-
-    @property
-    def key(self) -> Key:
-        return jax.random.wrap_key_data(self.key_data)
-
-
 def init(setup: AlgorithmSetup[ESConfig], key: Key, hyperparams: ESHyperparams) -> ESLearner:
     observations = setup.observation_space if setup.config.normalize_observations else None
     learner = setup.init_learner(key, hyperparams, init_statistics(observations, None))
@@ -152,37 +144,6 @@ def policy(setup: AlgorithmSetup[ESConfig], learner: ESLearner) -> Policy:
     sigma = hp.sigma * hp.sigma_decay ** learner.version.astype(jnp.float32)
     population = Population(jax.random.key_data(key), sigma)
     return Policy(learner.params, learner.statistics, population, learner.version)
-
-
-def members(setup: AlgorithmSetup[ESConfig], policy: Policy, member: Array) -> Policy:
-    """Return the policy of a member, θ + σ·ε_m; with ``Evosax``, row m of its population."""
-    if isinstance(setup.config.strategy, Evosax):
-        _, unravel = ravel_pytree(policy.params)
-        return policy._replace(params=unravel(policy.exploration[member]), exploration=())
-    key, sigma = policy.exploration.key, policy.exploration.sigma
-    return policy._replace(params=setup.config.noise.member(key, member, policy.params, sigma), exploration=())
-
-
-def act(
-    setup: AlgorithmSetup[ESConfig], policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool
-) -> tuple[PyTree, Array, tuple[()]]:
-    """Return the best actions of a policy; with ``explore``, those of member ``env_id`` in each environment."""
-    if explore:
-
-        def act_alone(member: Array, carry: PyTree, row: StepInput) -> Any:
-            carry, row = jax.tree.map(lambda x: x[None], (carry, row))
-            return jax.tree.map(lambda x: x[0], best_action(setup, members(setup, policy, member), carry, row))
-
-        carry, action = jax.vmap(act_alone)(env_id // max(1, setup.num_agents) % setup.config.members, carry, inputs)
-    else:
-        carry, action = best_action(setup, policy, carry, inputs)
-    return carry, action, ()
-
-
-def best_action(setup: AlgorithmSetup[ESConfig], policy: Policy, carry: PyTree, inputs: StepInput) -> tuple[PyTree, Array]:
-    carry, output = setup.model.apply(policy.params, carry, normalize_inputs(policy.statistics, inputs))
-    action = output.mode() if isinstance(output, Categorical | MultiCategorical) else output
-    return carry, setup.to_environment(action)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- update
@@ -245,18 +206,6 @@ def make_algorithm(setup: AlgorithmSetup[ESConfig]) -> Algorithm:
     """Return ES as an ``Algorithm``, bound to spaces but not to an environment."""
     plays: dict[str, Any] = {"init": init, "policy": policy, "act": act, "members": members}
     return setup.algorithm(**plays, learn_from=learn_from, remaining_rows=remaining_rows)
-
-
-def episode_limit(env: Env | HostEnv) -> int:
-    """Return the step limit of an environment, enforced by jaxrl or by the environment itself.
-
-    Raises:
-      ValueError: it has none.
-    """
-    limit = env.max_episode_steps or getattr(getattr(env, "params", None), "max_steps_in_episode", None)
-    if limit is None:
-        raise ValueError(f"horizon must be given for {env.name}, which has no step limit: use horizon=1000")
-    return int(limit)
 
 
 def check_evosax(setup: AlgorithmSetup[ESConfig], strategy: Evosax) -> None:

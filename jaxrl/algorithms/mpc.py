@@ -1,14 +1,13 @@
 """Model predictive control by sampling, in an ensemble of learned probabilistic dynamics (PETS, Chua et al. 2018) or in the
 environment itself.
 
-Reads top to bottom: settings, planning, loss, storing, learning, builder. The planners and the dynamics are in
+Reads top to bottom: settings, planning, storing, learning, builder. The planners, the dynamics and their loss are in
 ``jaxrl.algorithms.common.planning``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,16 +22,12 @@ from jaxrl.algorithms.common.planning import checks
 from jaxrl.algorithms.common.planning.dynamics import (
     DynamicsBatch,
     EnsembleDynamics,
-    LearnedDynamics,
     RewardFn,
     SimulatorDynamics,
     init_statistics,
-    learned_returns,
-    predict,
-    simulated_returns,
-    targets,
     update_statistics,
 )
+from jaxrl.algorithms.common.planning.plan_returns import dynamics_loss, returns_of
 from jaxrl.algorithms.common.planning.planners import CEM, MPPI, RandomShooting
 from jaxrl.builder.config import BufferConfig, RolloutConfig
 from jaxrl.builder.keywords import model_based_keywords, split_keywords, with_keywords_of
@@ -42,13 +37,11 @@ from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.envs import resolve_env
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.models import dynamics_network
-from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import Learner, ReplayLearner
 from jaxrl.replay import Draw
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.collect import fold_each
-from jaxrl.rollout.inputs import example_input, zero_invalid
-from jaxrl.rollout.running_statistics import normalize
+from jaxrl.rollout.inputs import example_input
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, CountOrZero, NonNegative, Positive, refuse_unused
 from jaxrl.spaces.action_scaling import from_environment
@@ -167,42 +160,6 @@ def act(
         drawn = uniform_of(normal_each(keys[:, 2], setup.action_size))
         action = jnp.where(policy.exploration.at_random, drawn, action)
     return jnp.concatenate([plan[:, 1:], jnp.zeros_like(plan[:, :1])], axis=1), setup.to_environment(action), {}
-
-
-def returns_of(setup: MPCSetup, policy: Policy, simulator: Simulator | None) -> Callable[[Array, PyTree, Key, Array], Array]:
-    """Return the function (observation, state, key, sequences) -> returns of the sequences, f32[N]."""
-    gamma, dynamics = policy.exploration.gamma, setup.config.dynamics
-    if isinstance(dynamics, EnsembleDynamics):
-        learned = LearnedDynamics(setup.model, policy.params, policy.statistics, gamma, setup.reward, setup.to_environment)
-        return lambda obs, state, key, sequences: learned_returns(learned, dynamics, obs, key, sequences)
-    if simulator is None:
-        raise ValueError(
-            "dynamics=SimulatorDynamics() plans with the environment itself: load the policy with search=True and pass "
-            "env_state=…, or learn the dynamics with dynamics=EnsembleDynamics()"
-        )
-    simulate = partial(simulated_returns, simulator, dynamics, gamma, setup.to_environment)
-    return lambda obs, state, key, sequences: simulate(state, key, sequences)
-
-
-# ------------------------------------------------------------------------------------------------------------------------ loss
-
-
-def dynamics_loss(
-    setup: MPCSetup, width_coef: Array, statistics: Any, params: PyTree, batch: DynamicsBatch
-) -> tuple[Array, dict[str, Array]]:
-    """Mean over networks and valid rows of Σⱼ ½·[(yⱼ − μⱼ)²·exp(−sⱼ) + sⱼ] (Chua et al. 2018, equation 1, where s is the log
-    variance), plus the cross-entropy of the termination and width_coef·Σⱼ(max sⱼ − min sⱼ), the bounds of s.
-
-    y are the changes of the observation and the reward, normalised. Each network learns from separate draws.
-    """
-    batch = zero_invalid(batch, batch.valid)
-    output = predict(setup.model, params, statistics, batch.obs, batch.action)
-    wanted = normalize(statistics.targets, targets(batch.obs, batch.reward, batch.next_obs), clip=jnp.inf)
-    error = (wanted - output.mean) ** 2
-    nll = 0.5 * (error * jnp.exp(-output.log_variance) + output.log_variance).sum(-1)
-    ends = jnp.where(batch.terminated, jax.nn.softplus(-output.terminated), jax.nn.softplus(output.terminated))
-    logged = {"losses/dynamics_loss": nll, "losses/dynamics_error": error.mean(-1), "losses/termination_loss": ends}
-    return valid_means(nll + ends + width_coef * output.width.sum(-1), logged, batch.valid, setup.axis_name)
 
 
 # ------------------------------------------------------------------------------------------------------------ storing, learning

@@ -1,8 +1,7 @@
 """MuZero (Schrittwieser et al. 2020): tree search with a learned model, optionally by the search of Danihelka et al. (2022).
 
-Reads top to bottom: settings, search, loss, storing, learning, builder. The networks are in
-``jaxrl.algorithms.common.planning.latent_model``, the tree in ``jaxrl.algorithms.common.planning.tree_search``, and targets in
-``jaxrl.algorithms.common.planning.model_targets``.
+Reads top to bottom: settings, search, storing, learning, builder. In ``jaxrl.algorithms.common.planning``, the networks are in
+``latent_model``, the tree in ``tree_search``, targets in ``model_targets``, and the loss in ``latent_loss``.
 """
 
 from __future__ import annotations
@@ -16,24 +15,24 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
+from jaxrl.algorithms.common.planning.latent_loss import muzero_loss
 from jaxrl.algorithms.common.planning.latent_model import (
     LatentModel,
     LatentParams,
     Support,
+    imagine,
     resolve_latent_model,
-    turn_values,
     with_shared_arguments,
 )
-from jaxrl.algorithms.common.planning.model_targets import Searched, Targets, targets
+from jaxrl.algorithms.common.planning.model_targets import Searched, targets
 from jaxrl.algorithms.common.planning.tree_search import PUCT, RANDOM_MOVES, Found, Gumbel, Node, package, random_actions, search
 from jaxrl.algorithms.common.value_rescaling import Rescale
 from jaxrl.builder.components import resolve_replay
 from jaxrl.builder.config import BufferConfig
 from jaxrl.builder.keywords import latent_model_keywords, split_keywords, with_keywords_of
 from jaxrl.builder.prepare import prepare
-from jaxrl.builder.replay_setup import PRIORITIES, ReplaySetup
+from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.models import representation
-from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import ReplayLearner
 from jaxrl.replay import Draw
 from jaxrl.replay.options import Prioritized, Uniform
@@ -167,14 +166,6 @@ def search_all(setup: MuZeroSetup, params: LatentParams, gamma: Array, inputs: S
     return jax.vmap(one)(node, state, inputs.obs, keys)
 
 
-def imagine(latent: LatentModel, params: LatentParams, gamma: Array, key: Key, state: Array, action: Array) -> Any:
-    """Implement ``tree_search.Expand`` by the learned model; a position is a latent state f32[d]."""
-    output = latent.step(params, state[None], action[None])
-    after, decode = latent.predict(params, output.state), latent.support.decode
-    node = Node(after.logits[0], decode(after.value)[0])
-    return output.state[0], decode(output.reward)[0], gamma * turn_values(output.turn)[0], node
-
-
 def reanalyzed(setup: MuZeroSetup, params: LatentParams, gamma: Array, batch: Sequences, key: Key) -> Searched:
     """Return the policies and values to learn from: those that were stored with the rows, or with ``fresh_values`` the network's
     values, and for the first ``reanalyze`` of the sequences the policies of new searches."""
@@ -188,55 +179,6 @@ def reanalyzed(setup: MuZeroSetup, params: LatentParams, gamma: Array, batch: Se
         found = search_all(setup, params, gamma, positions, keys, explore=False).policy
         policy = policy.at[:length, :count].set(found.reshape(length, count, -1))
     return Searched(policy, value)
-
-
-# ------------------------------------------------------------------------------------------------------------------------ loss
-
-
-def unrolled(latent: LatentModel, params: LatentParams, inputs: StepInput, action: Array) -> tuple[Any, Any]:
-    """Unroll the model from observations, [N], along actions i32[K, N].
-
-    Returns:
-      The predictions at k = 0 … K, [K + 1, N, ...], and the outputs of the dynamics, [K, N, ...].
-    """
-
-    def step(state: Array, action: Array) -> tuple[Array, Any]:
-        state = 0.5 * state + 0.5 * jax.lax.stop_gradient(state)  # halves the gradient (appendix G)
-        output = latent.step(params, state, action)
-        return output.state, output
-
-    first = latent.represent(params, inputs)
-    outputs = jax.lax.scan(step, first, action)[1]
-    return latent.predict(params, jnp.concatenate([first[None], outputs.state])), outputs
-
-
-def muzero_loss(
-    latent: LatentModel, vf_coef: Array | float, params: LatentParams, batch: Sequences, target: Targets, axis_name: str | None
-) -> tuple[Array, dict[str, Array]]:
-    """Mean over valid draws of Σₖ wₖ·(ℓᵖ + vf_coef·ℓᵛ + ℓʳ + ℓᵗ), times the draw's weight, with w₀ = 1 and wₖ = 1/K
-    (Schrittwieser et al. 2020, equation 1; its weight decay belongs to the optimiser).
-
-    ℓᵖ, ℓᵛ and ℓʳ are cross-entropies to the improved policy, the return and the reward; ℓᵗ is that of whether the episode goes
-    on, and with which player. The metrics returned include the priorities.
-    """
-    steps, support = len(target.reward), latent.support
-    predicted, outputs = unrolled(latent, params, jax.tree.map(lambda x: x[0], batch.inputs), batch.action[:steps])
-    weight = jnp.where(jnp.arange(steps + 1) == 0, 1.0, 1.0 / steps)[:, None]
-
-    def cross_entropy(logits: Array, probabilities: Array, known: Array) -> Array:
-        return jnp.where(known, -(probabilities * jax.nn.log_softmax(logits)).sum(-1), 0.0)
-
-    policy_loss = cross_entropy(predicted.logits, target.policy, target.in_episode)
-    value_loss = cross_entropy(predicted.value, support.encode(target.value), target.known)
-    reward_loss = cross_entropy(outputs.reward, support.encode(target.reward), target.known[:-1])
-    turn = jax.nn.one_hot(target.turn, outputs.turn.shape[-1])
-    turn_loss = cross_entropy(outputs.turn, turn, target.known[:-1])
-    loss = (weight * (policy_loss + vf_coef * value_loss)).sum(0) + (reward_loss + turn_loss).mean(0)
-    logged = {"losses/policy_loss": policy_loss[0], "losses/value_loss": value_loss[0]}
-    logged |= {"losses/reward_loss": reward_loss.mean(0), "losses/turn_loss": turn_loss.mean(0)}
-    loss, logged = valid_means(batch.weight * loss, logged, target.in_episode[0], axis_name)
-    error = jnp.abs(support.decode(predicted.value[0]) - target.value[0])
-    return loss, logged | {PRIORITIES: jnp.where(target.in_episode[0], error, 0.0)}
 
 
 # ------------------------------------------------------------------------------------------------------------ storing, learning

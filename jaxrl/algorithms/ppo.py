@@ -17,7 +17,7 @@ from jaxrl.algorithms.common import on_policy
 from jaxrl.algorithms.common.constraints import lagrangian
 from jaxrl.algorithms.common.constraints.lagrangian import Lagrangian, constrained, observe, prepare_constraint, update_multiplier
 from jaxrl.algorithms.common.on_policy import ValueHeadConfig, act, drawn_actions, items_to_shuffle, mean_kl, prepare_actor_critic
-from jaxrl.algorithms.common.ppo_objectives import Clip, Drift, KLPenalty, mean_noise_keys, with_mean_noise
+from jaxrl.algorithms.common.ppo_objectives import Batch, Clip, Drift, KLPenalty, mean_noise_keys, with_mean_noise
 from jaxrl.builder.keywords import on_policy_keywords, with_keywords_of
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.intrinsic.part import with_intrinsic
@@ -44,7 +44,7 @@ from jaxrl.rollout.running_statistics import (
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.options import ABSENT
 from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added, refuse_unused
-from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout, StepInput
+from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Model, PyTree, Rollout
 
 
 @dataclass(frozen=True)
@@ -105,30 +105,6 @@ class PPOHyperparams(NamedTuple):
     pid_ki: lagrangian.Ki = ABSENT
     pid_kd: lagrangian.Kd = ABSENT
     cost_smoothing: lagrangian.Smoothing = ABSENT
-
-
-class Batch(NamedTuple):
-    """Training batch. Leaves are [N, ...] for memoryless models and [N, T, ...] (whole sequences) for recurrent ones."""
-
-    inputs: StepInput
-    carry: PyTree
-    """[N, ...] at the start of each sequence; () when memoryless."""
-    action: Array
-    """As drawn from the distribution."""
-    log_prob: Array
-    advantage: Array
-    """With ``normalize_advantages``, scaled in each minibatch to mean 0 and standard deviation 1."""
-    target: Array
-    """The λ-return, to which the value regresses; normalised with ``normalize_values``."""
-    value: Array
-    """The value before the update, in the units of the target."""
-    valid: Array
-    policy: PyTree = ()
-    """With ``KLPenalty``, the distribution of the policy that acted."""
-    noise: PyTree = ()
-    """With ``mean_noise``, what is added to the mean."""
-    cost: PyTree = ()
-    """With a constraint, ``CostTargets``."""
 
 
 ExtraLoss = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]

@@ -19,7 +19,8 @@ from jaxrl.algorithms.common.planning.dynamics import (
     learned_returns,
     predict,
 )
-from jaxrl.algorithms.mpc import MPCSetup, dynamics_loss, make_mpc
+from jaxrl.algorithms.common.planning.plan_returns import dynamics_loss
+from jaxrl.algorithms.mpc import MPCSetup, make_mpc
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.action_noise import standard_normal
 from jaxrl.models import StepPrediction, dynamics_network

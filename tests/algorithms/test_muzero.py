@@ -13,6 +13,7 @@ import pytest
 import scipy.stats
 
 import jaxrl
+from jaxrl.algorithms.common.planning.latent_loss import muzero_loss
 from jaxrl.algorithms.common.planning.latent_model import (
     ENDS,
     OTHER_PLAYER,
@@ -26,7 +27,7 @@ from jaxrl.algorithms.common.planning.latent_model import (
 from jaxrl.algorithms.common.planning.model_targets import Searched, Targets, targets
 from jaxrl.algorithms.common.planning.tree_search import Gumbel
 from jaxrl.algorithms.common.value_rescaling import Rescale
-from jaxrl.algorithms.muzero import make_muzero, muzero_loss, reanalyzed, search_all
+from jaxrl.algorithms.muzero import make_muzero, reanalyzed, search_all
 from jaxrl.builder.replay_setup import PRIORITIES
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import latent_dynamics, q_network, representation

@@ -13,13 +13,8 @@ import pytest
 from gymnasium import spaces
 
 from jaxrl import make_ppo
-from jaxrl.algorithms.ppo import (
-    Batch,
-    PPOConfig,
-    PPOHyperparams,
-    ppo_loss,
-    targets,
-)
+from jaxrl.algorithms.common.ppo_objectives import Batch
+from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams, ppo_loss, targets
 from jaxrl.metrics import to_floats
 from jaxrl.models import actor_critic, q_network
 from jaxrl.optimize.minibatches import standardized

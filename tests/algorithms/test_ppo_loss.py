@@ -14,15 +14,8 @@ import scipy.special
 import scipy.stats
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.ppo_objectives import Clip, KLPenalty
-from jaxrl.algorithms.ppo import (
-    Batch,
-    PPOConfig,
-    PPOHyperparams,
-    mean_noise_keys,
-    ppo_loss,
-    with_mean_noise,
-)
+from jaxrl.algorithms.common.ppo_objectives import Batch, Clip, KLPenalty
+from jaxrl.algorithms.ppo import PPOConfig, PPOHyperparams, mean_noise_keys, ppo_loss, with_mean_noise
 from jaxrl.distributions import Categorical
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import ActorCriticOutput

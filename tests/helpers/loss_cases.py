@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.algorithms.ppo import Batch
+from jaxrl.algorithms.common.ppo_objectives import Batch
 from jaxrl.distributions import Categorical, Normal
 from jaxrl.models import ActorCriticOutput
 from jaxrl.rollout.autoreset import first_input

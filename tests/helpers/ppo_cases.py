@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from gymnasium import spaces
 
-from jaxrl.algorithms.ppo import Batch
+from jaxrl.algorithms.common.ppo_objectives import Batch
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import actor_critic
 from jaxrl.rollout.collect import collect

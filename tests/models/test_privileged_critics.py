@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
-from jaxrl.algorithms.ppo import Batch
+from jaxrl.algorithms.common.ppo_objectives import Batch
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import action_value, actor_critic, policy_network, q_network
 from jaxrl.rollout.autoreset import first_input

@@ -7,7 +7,7 @@ old one. Equation numbers are those of Schulman et al. 2017.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,33 @@ import jax.numpy as jnp
 from jaxrl.optimize.learner import Learner
 from jaxrl.settings.options import Option, hyperparameter, option
 from jaxrl.settings.validation import Positive
-from jaxrl.types import Array, Key
+from jaxrl.types import Array, Key, PyTree, StepInput
 
 Logged = dict[str, Array]
+
+
+class Batch(NamedTuple):
+    """Training batch. Leaves are [N, ...] for memoryless models and [N, T, ...] (whole sequences) for recurrent ones."""
+
+    inputs: StepInput
+    carry: PyTree
+    """[N, ...] at the start of each sequence; () when memoryless."""
+    action: Array
+    """As drawn from the distribution."""
+    log_prob: Array
+    advantage: Array
+    """With ``normalize_advantages``, scaled in each minibatch to mean 0 and standard deviation 1."""
+    target: Array
+    """The λ-return, to which the value regresses; normalised with ``normalize_values``."""
+    value: Array
+    """The value before the update, in the units of the target."""
+    valid: Array
+    policy: PyTree = ()
+    """With ``KLPenalty``, the distribution of the policy that acted."""
+    noise: PyTree = ()
+    """With ``mean_noise``, what is added to the mean."""
+    cost: PyTree = ()
+    """With a constraint, ``CostTargets``."""
 
 
 class Surrogate(Option):
@@ -27,11 +51,11 @@ class Surrogate(Option):
         """Add the surrogate's state to the learner."""
         return learner
 
-    def value_error(self, hp: Any, batch: Any, value: Array) -> Array:
+    def value_error(self, hp: Any, batch: Batch, value: Array) -> Array:
         """Return the squared error of the value of each row."""
         return (value - batch.target) ** 2
 
-    def value_losses(self, config: Any, hp: Any, batch: Any, outputs: Array) -> Array:
+    def value_losses(self, config: Any, hp: Any, batch: Batch, outputs: Array) -> Array:
         """Return the loss of the value of each row, given the network's outputs for it: half the error, or that of the head."""
         if config.value_head is None:
             return 0.5 * self.value_error(hp, batch, outputs)
@@ -57,14 +81,14 @@ class Clip(Surrogate):
     value_loss: bool = False
     """Clip the change of the value to ±eps, too."""
 
-    def policy_loss(self, hp: Any, learner: Any, batch: Any, ratio: Array, policy: Any) -> tuple[Array, Logged]:
+    def policy_loss(self, hp: Any, learner: Any, batch: Batch, ratio: Array, policy: Any) -> tuple[Array, Logged]:
         """Return −min(ratio·A, clip(ratio, 1 − clip_eps, 1 + clip_eps)·A) of each row (eq. 7), and values of each row to log."""
         near = jax.lax.stop_gradient(jnp.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps))
         moves = (ratio - near) * batch.advantage <= 0
         outside = (jnp.abs(ratio - 1) > hp.clip_eps).astype(jnp.float32)
         return -jnp.where(moves, ratio, near) * batch.advantage, {"losses/clipfrac": outside}
 
-    def value_error(self, hp: Any, batch: Any, value: Array) -> Array:
+    def value_error(self, hp: Any, batch: Batch, value: Array) -> Array:
         """Return the squared error of the value of each row, of the clipped one where that is larger."""
         error = super().value_error(hp, batch, value)
         if not self.value_loss:
@@ -91,7 +115,7 @@ class Drift(Surrogate):
     beta: Positive = 0.6
     """Scale of that of others, which depends on the logarithm of the ratio."""
 
-    def policy_loss(self, hp: Any, learner: Any, batch: Any, ratio: Array, policy: Any) -> tuple[Array, Logged]:
+    def policy_loss(self, hp: Any, learner: Any, batch: Batch, ratio: Array, policy: Any) -> tuple[Array, Logged]:
         """Return drift − ratio·A of each row, where drift = max(0, x − s·tanh(x / s)) with x = (ratio − 1)·A and s = alpha for
         A ≥ 0, and with x = log(ratio)·A and s = beta otherwise."""
         is_good = batch.advantage >= 0
@@ -125,7 +149,7 @@ class KLPenalty(Surrogate):
     def with_state(self, learner: Any) -> PenaltyState:
         return PenaltyState(**learner._asdict(), kl_coef=jnp.float32(self.coef))
 
-    def policy_loss(self, hp: Any, learner: Any, batch: Any, ratio: Array, policy: Any) -> tuple[Array, Logged]:
+    def policy_loss(self, hp: Any, learner: Any, batch: Batch, ratio: Array, policy: Any) -> tuple[Array, Logged]:
         """Return β·KL(old ‖ new) − ratio·A of each row (eq. 8), with the divergence of the distributions in closed form."""
         return learner.kl_coef * batch.policy.kl(policy) - ratio * batch.advantage, {}
 
@@ -161,7 +185,7 @@ def mean_noise_keys(config: Any, key: Key, axis_name: str | None) -> Key | None:
     )
 
 
-def with_mean_noise(config: Any, batch: Any, key: Key | None) -> Any:
+def with_mean_noise(config: Any, batch: Batch, key: Key | None) -> Any:
     """Draw the noise of an epoch, with ``mean_noise``."""
     if key is None:
         return batch

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from jaxrl.algorithms.presets.games import GAMES
-from jaxrl.algorithms.presets.measured import CHAIN, HIDDEN, MEASURED, SMALL
+from jaxrl.algorithms.presets.measured import MEASURED
 from jaxrl.algorithms.presets.offline import OFFLINE
 from jaxrl.algorithms.presets.planning import PLANNING
 from jaxrl.algorithms.presets.preset import NETWORKS, Preset, Score, interval_text, shown, words
 from jaxrl.algorithms.presets.published import PPO_ATARI, PUBLISHED
+from jaxrl.algorithms.presets.settings import CHAIN, HIDDEN, SMALL
 from jaxrl.settings.aliases import unknown
 
 __all__ = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl.algorithms.presets.measured import CPU_25_17
 from jaxrl.algorithms.presets.preset import Preset, Score
+from jaxrl.algorithms.presets.settings import CPU_25_17
 
 TIC_TAC_TOE, CONNECT_FOUR = "jaxrl:TicTacToe", "jaxrl:ConnectFour"
 BOARD: dict[str, Any] = {"encoder": "flat", "hidden_sizes": (256, 256)}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl.algorithms.presets.measured import CPU_25_17, SMALL
 from jaxrl.algorithms.presets.preset import Preset, Score
+from jaxrl.algorithms.presets.settings import CPU_25_17, SMALL
 
 PENDULUM_TD3BC = {**SMALL, "cloning": {"name": "td3_bc", "alpha": 40.0}}
 """Half of the rows or more are of poor policies, so their actions deserve less weight than on the paper's sets."""

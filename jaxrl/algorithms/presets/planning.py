@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jaxrl.algorithms.presets.measured import CPU_25_17
 from jaxrl.algorithms.presets.preset import Preset, Score
+from jaxrl.algorithms.presets.settings import CPU_25_17
 
 CEM = {"name": "cem", "candidates": 100, "iterations": 4}
 MUZERO_CARTPOLE = {"replay_ratio": 32.0, "n_step": 20, "gamma": 0.997}

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.algorithms.common.planning.tree_search import Node
 from jaxrl.algorithms.common.q_heads import normal_histogram, projected
 from jaxrl.algorithms.common.value_rescaling import Rescale, scale
 from jaxrl.builder.attempt import show
@@ -213,3 +214,11 @@ def resolve_network(
             f"jaxrl.models.{default.func.__name__} does; for a batch of one it gives {show_shapes(given)}"
         )
     return resolved
+
+
+def imagine(latent: LatentModel, params: LatentParams, gamma: Array, key: Key, state: Array, action: Array) -> Any:
+    """Implement ``tree_search.Expand`` by the learned model; a position is a latent state f32[d]."""
+    output = latent.step(params, state[None], action[None])
+    after, decode = latent.predict(params, output.state), latent.support.decode
+    node = Node(after.logits[0], decode(after.value)[0])
+    return output.state[0], decode(output.reward)[0], gamma * turn_values(output.turn)[0], node

@@ -7,7 +7,7 @@ import fnmatch
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -149,6 +149,7 @@ def describe(env_id: str) -> tuple[str, str, str, str]:
     from jaxrl.envs import make_env
     from jaxrl.envs.backends.gymnax import HORIZONS
     from jaxrl.envs.ids import DEFAULT_BACKEND, format_id, parse_id
+    from jaxrl.envs.step_limits import step_limit
     from jaxrl.spaces.trees import space_text
 
     try:
@@ -156,8 +157,8 @@ def describe(env_id: str) -> tuple[str, str, str, str]:
     except Exception as error:  # packages of environments may raise any exception
         return env_id, f"cannot be built: {' '.join(str(error).split()) or type(error).__name__}", "", ""
     parsed = parse_id(env.name)
-    inside: Any = make_env(format_id(parsed._replace(wrappers=())))
-    limit = env.max_episode_steps or getattr(getattr(inside, "params", None), "max_steps_in_episode", None)
+    inside = make_env(format_id(parsed._replace(wrappers=())))
+    limit = env.max_episode_steps or step_limit(inside)
     repeated = not env.max_episode_steps and any(call.name == "action_repeat" for call in parsed.wrappers)
     ends = " inside" * repeated
     ends += ", then terminates" if parsed.backend == DEFAULT_BACKEND and parsed.name in HORIZONS else ""
@@ -165,7 +166,7 @@ def describe(env_id: str) -> tuple[str, str, str, str]:
         env_id,
         space_text(env.observation_space),
         space_text(env.action_space),
-        f"{int(limit):,}{ends}" if limit is not None else "none",
+        f"{limit:,}{ends}" if limit is not None else "none",
     )
 
 

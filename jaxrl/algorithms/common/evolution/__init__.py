@@ -1,0 +1,1 @@
+"""Parts of evolution strategies that depend on the agent's setup."""
