@@ -21,7 +21,8 @@ from jaxrl.builder.spec import describe_env
 from jaxrl.metrics import all_reduce, to_floats
 from jaxrl.models import actor_critic, q_network
 from jaxrl.options import Clip, LearnedTemperature
-from jaxrl.rollout.collect import collect, fold_each
+from jaxrl.rollout.collect import collect
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.runtime.system.devices import request_cpu_devices
 from jaxrl.runtime.trainers.device_layout import open_fused
 from jaxrl.runtime.trainers.fused import FusedDriver

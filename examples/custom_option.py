@@ -20,7 +20,7 @@ from jaxrl.builder.prepare import prepare
 from jaxrl.distributions import sample_each
 from jaxrl.models import actor_critic
 from jaxrl.returns import discounts, lambda_returns
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.settings.hyperparams import Gamma, LearningRate, MaxGradNorm, TotalSteps
 from jaxrl.settings.options import Option, hyperparameter, option
 from jaxrl.settings.validation import Positive, Unit

@@ -18,7 +18,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from jaxrl.agent.checks import check_agent, check_key, warn_if_eager
 from jaxrl.builder.spec import build, unimportable_parts
-from jaxrl.rollout.collect import params_axes
+from jaxrl.rollout.env_batches import params_axes
 from jaxrl.settings.aliases import shortened
 from jaxrl.settings.doors import open_door
 from jaxrl.settings.validation import check_count

@@ -17,7 +17,8 @@ from jaxrl.optimize.schedules import ScheduleWarning, doubtful
 from jaxrl.replay.dataset import check_data
 from jaxrl.replay.dataset_replay import with_attached
 from jaxrl.rollout.agents import num_environment_rows
-from jaxrl.rollout.collect import check_env_params, collect, init_actor
+from jaxrl.rollout.collect import collect, init_actor
+from jaxrl.rollout.env_batches import check_env_params
 from jaxrl.rollout.play import play_population, population_metrics
 from jaxrl.settings.validation import merge_hyperparams, present, setting_types
 from jaxrl.types import (

@@ -27,7 +27,7 @@ from jaxrl.optimize.learner import ReplayLearner
 from jaxrl.replay import Draw
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.returns import bootstrap_mask, discounts, lambda_returns
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.inputs import example_input, zero_invalid
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, NonNegative, Positive, Unit, added

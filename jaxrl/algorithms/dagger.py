@@ -27,7 +27,7 @@ from jaxrl.replay.sequence import CarriedRows, sequence_replay, sequences
 from jaxrl.replay.transitions import example_row, replay_rows
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.autoreset import expand_mask, next_input
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.rollout.outputs import apply_model
 from jaxrl.settings import hyperparams as shared

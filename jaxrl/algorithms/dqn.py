@@ -33,7 +33,7 @@ from jaxrl.optimize.gradients import valid_mean
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay import Draw, Replay
 from jaxrl.replay.transitions import Transitions, example_row, transitions
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, NonNegative, added, refuse_unused

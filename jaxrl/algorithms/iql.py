@@ -29,7 +29,7 @@ from jaxrl.models import actor_critic
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.optimize.schedules import remaining
 from jaxrl.replay.transitions import bootstrapped
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.running_statistics import normalize_inputs
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import NonNegative, Positive, Unit

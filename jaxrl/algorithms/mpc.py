@@ -40,7 +40,7 @@ from jaxrl.models import dynamics_network
 from jaxrl.optimize.learner import Learner, ReplayLearner
 from jaxrl.replay import Draw
 from jaxrl.replay.uniform import uniform_replay
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.inputs import example_input
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, CountOrZero, NonNegative, Positive, refuse_unused

@@ -39,7 +39,7 @@ from jaxrl.replay.options import Prioritized, Uniform
 from jaxrl.replay.sequence import Sequences, sequences, swap_axes
 from jaxrl.replay.transitions import example_row, replay_rows
 from jaxrl.returns import bootstrap_mask
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, NonNegative, Positive, Range, Unit, added

@@ -29,7 +29,7 @@ from jaxrl.optimize.gradients import valid_means
 from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.minibatches import explained_variance, minibatches, over_epochs
 from jaxrl.returns import discounts, lambda_returns
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.inputs import example_input, zero_invalid
 from jaxrl.types import Agent, Array, Key, Metrics, Model, Policy, PyTree, Rollout, StepInput
 

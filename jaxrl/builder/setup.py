@@ -25,7 +25,7 @@ from jaxrl.optimize.gradients import LossFn, mean_gradient, valid_mean
 from jaxrl.optimize.learner import Learner
 from jaxrl.optimize.schedules import Schedule, scheduled
 from jaxrl.replay.dataset import Dataset, DatasetInfo
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.running_statistics import normalize_inputs
 from jaxrl.spaces.action_scaling import to_environment

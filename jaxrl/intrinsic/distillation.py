@@ -28,7 +28,7 @@ from jaxrl.optimize.descent import Descent, Progress, descent
 from jaxrl.optimize.gradients import valid_mean
 from jaxrl.optimize.minibatches import explained_variance, minibatches
 from jaxrl.returns import endless_gae
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.running_statistics import (
     EPSILON,

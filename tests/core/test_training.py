@@ -15,7 +15,7 @@ from jaxrl import make_train
 from jaxrl.agent import bind
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import masked_max, masked_mean, merge, scalar, to_floats
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.play import Evaluation
 from jaxrl.runtime.evaluation.evaluate import evaluate
 from jaxrl.settings.validation import NonNegative, Unit

@@ -16,7 +16,8 @@ from jaxrl import make_env
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
 from jaxrl.rollout.autoreset import expand_mask
-from jaxrl.rollout.collect import collect, concat_rollouts, fold_each, init_actor, params_axes, reset_done_envs
+from jaxrl.rollout.collect import collect, concat_rollouts, init_actor
+from jaxrl.rollout.env_batches import fold_each, params_axes, reset_done_envs
 from jaxrl.types import ActorState, Algorithm, Env, Policy, Rollout, TimeStep
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, small_dqn, small_ppo, to_numpy

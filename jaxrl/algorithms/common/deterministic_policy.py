@@ -30,7 +30,7 @@ from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.exploration.options import OU, Gaussian
 from jaxrl.models import deterministic_policy
 from jaxrl.optimize.learner import TargetLearner
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.outputs import outputs_of
 from jaxrl.rollout.running_statistics import normalize_inputs
 from jaxrl.settings.validation import added, refuse_unused

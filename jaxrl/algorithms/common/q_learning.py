@@ -16,7 +16,7 @@ from jaxrl.optimize.descent import Progress
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay import Draw
 from jaxrl.replay.transitions import Transitions
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.types import Array, Key, Metrics, Policy, PyTree, StepInput
 
 ValueTerm: TypeAlias = Callable[[Array, Transitions, Callable[[Array], Array]], tuple[Array, dict[str, Array]]]

@@ -32,7 +32,7 @@ from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.exploration.action_noise import normal_each, uniform_of
 from jaxrl.optimize.gradients import pmean
 from jaxrl.rollout.autoreset import expand_mask
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.outputs import train_model
 from jaxrl.settings.validation import Count, added, refuse_unused
 from jaxrl.types import Array, Key, Metrics, Policy, PyTree, StepInput

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxrl.algorithms.common.planning.tree_search import PUCT, Node, search
 from jaxrl.distributions import Categorical
 from jaxrl.models.heads import masked
-from jaxrl.rollout.collect import fold_each, simulator_of
+from jaxrl.rollout.collect import simulator_of
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.runtime.arena.names import LOOK_AHEAD, MCTS, RANDOM, UNTRAINED
 from jaxrl.runtime.evaluation.load_policy import load_policy
 from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy

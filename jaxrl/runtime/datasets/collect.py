@@ -14,7 +14,8 @@ import numpy as np
 from jaxrl.envs.checks.check_env import random_action
 from jaxrl.replay.dataset import Dataset, make_dataset
 from jaxrl.replay.transitions import ReplayRow, replay_rows
-from jaxrl.rollout.collect import collect, fold_each, init_actor
+from jaxrl.rollout.collect import collect, init_actor
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.runtime.evaluation.evaluate_runs import playing_agent
 from jaxrl.runtime.evaluation.load_policy import load_policy
 from jaxrl.runtime.logs.run_folder import read_config

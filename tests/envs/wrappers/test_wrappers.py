@@ -38,7 +38,8 @@ from jaxrl.envs.wrappers import (
 )
 from jaxrl.models.torso import leaves
 from jaxrl.rollout.autoreset import StepOutcome, first_input, no_episode
-from jaxrl.rollout.collect import advance, reset_envs
+from jaxrl.rollout.collect import advance
+from jaxrl.rollout.env_batches import reset_envs
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.search.sweep import read_sweep
 from jaxrl.types import ActorState, Env, TimeStep

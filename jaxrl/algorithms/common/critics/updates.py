@@ -17,7 +17,7 @@ from jaxrl.exploration.action_noise import standard_normal
 from jaxrl.optimize.minibatches import random_subsets
 from jaxrl.replay import Draw
 from jaxrl.replay.transitions import transitions
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.spaces.action_scaling import from_environment
 from jaxrl.types import Array, Key, PyTree

@@ -24,7 +24,7 @@ from jaxrl.intrinsic.part import with_intrinsic
 from jaxrl.models import actor_critic
 from jaxrl.returns import discounts, lambda_returns
 from jaxrl.rollout.agents import joint_actions, together
-from jaxrl.rollout.collect import fold_each
+from jaxrl.rollout.env_batches import fold_each
 from jaxrl.spaces.entries import PRIVILEGED_KEY, as_entries, entries_of
 from jaxrl.types import Array, EnvLike, Model, PyTree, Rollout, StepInput
 
