@@ -14,7 +14,7 @@ SPREAD_BAR = -55 / 3
 PARTICLES: dict[str, Any] = {"num_envs": 32, "rollout_length": 50}
 IPPO: dict[str, Any] = {**PARTICLES, "gamma": 0.95, "num_epochs": 4, "num_minibatches": 4}
 MAPPO: dict[str, Any] = {**IPPO, "learning_rate": 1e-3}
-"""The settings of IPPO, so that they differ in the critic alone; the learning rate is PPO's default."""
+"""IPPO's discount, epochs and minibatches, and its learning rate, PPO's default."""
 PQN_VDN: dict[str, Any] = {**PARTICLES, "gamma": 0.95, "decomposition": "vdn", "model": {"hidden_sizes": (128, 128)}}
 RIDDLES: dict[str, Any] = {
     "num_envs": 32,
