@@ -176,6 +176,11 @@ def test_a_folder_is_seen_at_a_glance() -> None:
     assert len(rooms) <= 29
 
 
+def test_an_algorithm_is_read_in_one_sitting() -> None:
+    lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items() if name.startswith("jaxrl.algorithms")}
+    assert len(lengths) > 60 and not {name: number for name, number in lengths.items() if number > 250}
+
+
 def test_no_circles() -> None:
     """Any module can be imported first, also in the runtime. Imports inside functions count too."""
     graph = {name: imported_by(name, path) & set(MODULES) for name, path in MODULES.items() if name not in SHELL}
