@@ -1,4 +1,4 @@
-"""Surrogate objectives of PPO, as options: clipped ratio, adaptive KL penalty, and the drift of DPO; the noise of RPO.
+"""PPO's training batch, and its surrogate objectives as options: clipped ratio, adaptive KL penalty, drift of DPO; RPO's noise.
 
 A surrogate uses the ratio of an action's probabilities under the new and the old policy, and keeps the new policy close to the
 old one. Equation numbers are those of Schulman et al. 2017.
