@@ -40,9 +40,10 @@ class MonotonicMixer(nn.Module):
     @nn.compact
     def __call__(self, values: Array, state: PyTree) -> Array:
         seen, size = encode_space(self.state_space, state), self.embedding_size
-        first = self.weights(seen, self.num_agents * size, "first")
-        first = first.reshape(*first.shape[:-1], self.num_agents, size)
-        hidden = nn.elu((values[..., None] * first).sum(-2) + dense(size, 1.0, "first_bias")(seen))
+        first = jnp.split(self.weights(seen, self.num_agents * size, "first"), self.num_agents, -1)
+        # A loop over agents, because XLA's reduction of so short an axis takes several times as long on a CPU.
+        mixed = sum(values[..., i, None] * weights for i, weights in enumerate(first))
+        hidden = nn.elu(mixed + dense(size, 1.0, "first_bias")(seen))
         value = dense(1, 1.0, "value")(nn.relu(dense(size, name="value_hidden")(seen)))[..., 0]
         return (hidden * self.weights(seen, size, "last")).sum(-1) + value
 
