@@ -39,7 +39,8 @@ if CACHE := os.environ.get("JAXRL_TEST_CACHE"):
 else:
     CACHE = os.environ["JAXRL_TEST_CACHE"] = tempfile.mkdtemp(prefix="jaxrl-test-cache-")  # also for pytest-xdist's workers
     atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
-os.environ["JAX_COMPILATION_CACHE_DIR"], os.environ["JAXRL_CACHE_DIR"] = CACHE, ""  # jaxrl looks for no folder of its own
+os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+os.environ["JAXRL_CACHE_DIR"] = ""  # jaxrl's own cache is off
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 jax.config.update("jax_compilation_cache_dir", CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -1,7 +1,7 @@
 """AlphaZero (Silver et al. 2018), with the search of Danihelka et al. (2022) by default.
 
 Reads top to bottom: settings, search, storing, learning, builder. In ``jaxrl.algorithms.common.planning``, the tree is in
-``tree_search``, and the loss in ``searched_rows``.
+``tree_search``, and the loss in ``search_loss``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.algorithms.common.planning.searched_rows import SearchedRow, alphazero_loss, reflected
+from jaxrl.algorithms.common.planning.search_loss import SearchedRow, alphazero_loss, reflected
 from jaxrl.algorithms.common.planning.tree_search import PUCT, RANDOM_MOVES, Gumbel, Node, package, random_actions, search
 from jaxrl.builder.config import BufferConfig
 from jaxrl.builder.keywords import agent_keywords, split_keywords, with_keywords_of

@@ -24,10 +24,11 @@ from jaxrl.algorithms.common.planning.dynamics import (
     EnsembleDynamics,
     RewardFn,
     SimulatorDynamics,
+    dynamics_loss,
     init_statistics,
+    returns_of,
     update_statistics,
 )
-from jaxrl.algorithms.common.planning.plan_returns import dynamics_loss, returns_of
 from jaxrl.algorithms.common.planning.planners import CEM, MPPI, RandomShooting
 from jaxrl.builder.config import BufferConfig, RolloutConfig
 from jaxrl.builder.keywords import model_based_keywords, split_keywords, with_keywords_of

@@ -12,7 +12,7 @@ import pytest
 
 import jaxrl
 from jaxrl.algorithms.alphazero import SearchSetup, make_alphazero
-from jaxrl.algorithms.common.planning.searched_rows import SearchedRow, alphazero_loss, reflected
+from jaxrl.algorithms.common.planning.search_loss import SearchedRow, alphazero_loss, reflected
 from jaxrl.algorithms.common.planning.tree_search import PUCT, Gumbel, Node, search
 from jaxrl.distributions import Categorical
 from jaxrl.envs.checks.check_env import COMPILE_FAST

@@ -16,10 +16,10 @@ from jaxrl.algorithms.common.planning.dynamics import (
     DynamicsBatch,
     DynamicsStatistics,
     LearnedDynamics,
+    dynamics_loss,
     learned_returns,
     predict,
 )
-from jaxrl.algorithms.common.planning.plan_returns import dynamics_loss
 from jaxrl.algorithms.mpc import MPCSetup, make_mpc
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.exploration.action_noise import standard_normal

@@ -15,15 +15,15 @@ from jaxrl.settings.options import Option, option
 from jaxrl.settings.validation import Positive, PositiveUnit
 from jaxrl.types import Array
 
-Says = Callable[[Any, Any], Any]
+Forward = Callable[[Any, Any], Any]
 """(inputs, key) -> outputs of a network."""
 
 
 class OnlineAndTarget(NamedTuple):
     """The online and the target network, as functions of inputs."""
 
-    online: Says
-    target: Says
+    online: Forward
+    target: Forward
 
 
 @option("greedy")

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.host import parts_of
+from jaxrl.envs.step_limits import step_limit
 from jaxrl.envs.wrappers.base import inside, map_observation, wrapper
 from jaxrl.settings.validation import check_count
 from jaxrl.spaces.action_masks import MASK_KEY
@@ -223,7 +224,7 @@ def time_aware(env: Env) -> Env:
     """
     space, limit = env.observation_space, env.max_episode_steps
     if limit is None:
-        steps = getattr(env.params, "max_steps_in_episode", 200)
+        steps = step_limit(env) or 200
         raise ValueError(f"it needs an episode limit: put a time limit before it, '{env.name}|time_limit({steps})|time_aware'")
     timed: spaces.Space
     if isinstance(space, spaces.Dict) and "time" not in space.spaces:

@@ -108,7 +108,7 @@ def test_a_run_goes_on_past_a_damaged_step(two: Path) -> None:
 
 
 class Killed(BaseException):
-    """Like SIGKILL: jaxrl does not catch it, so there is no cleanup."""
+    """Exception that stands for SIGKILL: jaxrl does not catch it, and cleans nothing up."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Positions with what searches found, their loss and their symmetries (Silver et al. 2018)."""
+"""AlphaZero's loss of positions with what searches found, and the symmetries of positions (Silver et al. 2018)."""
 
 from __future__ import annotations
 
