@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,6 +32,41 @@ def alone(function: Callable[..., Any], in_axes: Axes = 0) -> Callable[..., Any]
         return jax.tree.map(lambda x: jnp.asarray(x)[None], function(*unbatched))
 
     return mapped
+
+
+def in_groups(size: int) -> Callable[..., Callable[..., Any]]:
+    """Return a ``vmap`` over groups of ``size`` seeds, which take turns in a loop. Groups of one are computed as by ``alone``.
+
+    The function takes a state first, and returns a tuple whose first element replaces it. The states of all seeds are updated in
+    place if they are donated, and if all results come from a loop over the state. Those of a group are copied before and after
+    its turn. The number of seeds is a multiple of ``size``.
+    """
+
+    def over(function: Callable[..., Any], in_axes: Axes = 0) -> Callable[..., Any]:
+        of_group = (alone if size == 1 else jax.vmap)(function, in_axes=in_axes)
+
+        def mapped(states: Any, *args: Any) -> Any:
+            axes = (in_axes,) * (1 + len(args)) if isinstance(in_axes, int) else in_axes
+            number = len(jax.tree.leaves(states)[0])
+            if number == size:
+                return of_group(states, *args)
+
+            def turn(start: Array, states: Any) -> Any:
+                part = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=size)
+                group = [x if axis is None else jax.tree.map(part, x) for x, axis in zip((states, *args), axes, strict=True)]
+                return of_group(*group)
+
+            def body(group: Array, results: Any) -> Any:
+                write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=group * size, axis=0)
+                return jax.tree.map(write, results, turn(group * size, results[0]))
+
+            rest = jax.eval_shape(turn, jnp.int32(0), states)[1:]
+            empty = jax.tree.map(lambda x: jnp.zeros((number, *x.shape[1:]), x.dtype), rest)
+            return jax.lax.fori_loop(0, number // size, body, (states, *empty))
+
+        return mapped
+
+    return over
 
 
 def per_seed(hyperparams: Mapping[str, Any] | None, num_seeds: int) -> dict[str, np.ndarray]:

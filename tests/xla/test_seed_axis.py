@@ -1,4 +1,4 @@
-"""Loops under vmap: conditions that hold for any seed, and for more than a number of elements."""
+"""Seeds: groups of them in turn, and conditions of loops that hold for any seed, or for more than a number of elements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.xla.seed_axis import any_seed, more_than
+from jaxrl.xla.seed_axis import any_seed, in_groups, more_than
 from tests.helpers.lowering import lowered, operations
 
 
@@ -72,3 +72,30 @@ def test_a_loop_stops_when_few_enough_elements_continue() -> None:
     time, count = jax.vmap(loop, out_axes=(None, 0))(both)
     assert int(time) == 9 and count.tolist() == both.tolist()
     assert selects(jax.vmap(loop, out_axes=(None, 0)), both) == 0
+
+
+def walk(state: Any, steps: Any, scale: Any) -> tuple[Any, Any, Any]:
+    """Take steps of a random walk, and return its state, its last step, and the index of the first one."""
+    key, at = state
+    moves = scale * jax.random.normal(key, (3, 2))
+    moved = jax.lax.fori_loop(0, steps, lambda i, at: at + moves[i], at)
+    return (jax.random.fold_in(key, steps), moved), {"last": moves[steps - 1]}, jnp.argmax(moves[:, 0])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+def test_groups_of_seeds_in_turn_have_the_results_of_vmap(size: int) -> None:
+    states = (jax.random.split(jax.random.key(0), 6), jnp.arange(12.0).reshape(6, 2))
+    axes, args = (0, None, 0), (states, jnp.int32(2), jnp.arange(1.0, 7.0))
+    found, expected = jax.jit(in_groups(size)(walk, axes))(*args), jax.vmap(walk, axes)(*args)
+    data = lambda x: np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)  # noqa: E731
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(data(x), data(y), rtol=1e-6), found, expected)
+
+
+def test_groups_update_donated_states_in_place() -> None:
+    """A group is copied, the others are not."""
+    add = lambda i, carry: (carry[0].at[i].add(1.0), carry[1] + carry[0][i])  # noqa: E731
+    step = in_groups(2)(lambda state, steps: jax.lax.fori_loop(0, steps, add, (state, 0.0)), (0, None))
+    args = jax.ShapeDtypeStruct((16, 1_000), np.float32), jax.ShapeDtypeStruct((), np.int32)
+    memory = jax.jit(step, donate_argnums=0).lower(*args).compile().memory_analysis()
+    each, group = 4_000, 8_000
+    assert memory.alias_size_in_bytes >= 16 * each and memory.temp_size_in_bytes < 3 * group

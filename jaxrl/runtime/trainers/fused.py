@@ -28,10 +28,11 @@ from jaxrl.runtime.system.compiling import Compiling, compiled
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.runtime.trainers.host_evaluation import evaluate_host
 from jaxrl.runtime.trainers.non_finite import Suspects, of_next_rollout
+from jaxrl.runtime.trainers.seed_groups import group_size
 from jaxrl.training import evaluate_pure, evaluation_key, freezing, run_iterations
 from jaxrl.types import Agent, AgentState, Array, HostEnv, Metrics, Policy, PyTree
 from jaxrl.xla.private_jax import known_options
-from jaxrl.xla.seed_axis import alone, per_seed
+from jaxrl.xla.seed_axis import alone, in_groups, per_seed
 
 PER_SEED = P(SEEDS)
 """Sharding of values that are the same on all devices of a seed."""
@@ -55,7 +56,7 @@ QUICK_ROWS = 1_000
 
 
 class FusedDriver:
-    """Steps many seeds in one jitted function: ``shard_map`` over devices, ``vmap`` on each.
+    """Steps many seeds in one jitted function: ``shard_map`` over devices, ``vmap`` on each, on CPUs in groups.
 
     Devices of different seeds never communicate. Devices that share the environments of one seed communicate where its algorithm
     takes means. If the sharding were left to the compiler, the condition around environment resets would become a collective,
@@ -84,10 +85,11 @@ class FusedDriver:
         self.stepping = stepping or (agent if devices_per_seed == 1 else on_axis(agent, DATA))
         self._seeds = np.asarray(seeds, np.uint32)
         self._mesh = make_mesh({SEEDS: len(devices) // devices_per_seed, DATA: devices_per_seed}, devices)
-        on_cpu, warmup_rows = devices[0].platform == "cpu", agent.algorithm.warmup_iterations * agent.steps_per_iteration
+        warmup_rows = agent.algorithm.warmup_iterations * agent.steps_per_iteration
         quickly = QUICK_OPTIONS if warmup_rows <= QUICK_ROWS else CPU_OPTIONS
-        self._init_options = known_options(quickly) if on_cpu else None
-        self.compiler_options = known_options(CPU_OPTIONS) if on_cpu else None
+        self._on_cpu = devices[0].platform == "cpu"
+        self._init_options = known_options(quickly) if self._on_cpu else None
+        self.compiler_options = known_options(CPU_OPTIONS) if self._on_cpu else None
         learns_from_data = isinstance(agent.data, Dataset)  # one that only plays has a description
         self.data = jax.device_put(agent.data, NamedSharding(self._mesh, P())) if learns_from_data else ()
         """Dataset, a copy on each device; () without one."""
@@ -118,7 +120,9 @@ class FusedDriver:
         """Compile ``iterate`` for states of these shapes and shardings, as given by ``shapes``."""
         alive = np.ones(self._seeds.shape, bool)
         args = (states, np.int32(0), alive, self.data)
-        return self._compile(self._iterate_one, (0, None, 0, None), *args, donate=True, gives=self._iterated)
+        each = len(self._seeds) // self._mesh.shape[SEEDS]
+        over = in_groups(group_size(states, each)) if self._on_cpu else jax.vmap
+        return self._compile(self._iterate_one, (0, None, 0, None), *args, donate=True, gives=self._iterated, over=over)
 
     def shapes(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:
         return self._sharded(jax.eval_shape(jax.vmap(self._init_one), self._seeds, per_seed(hyperparams, len(self._seeds))))
@@ -138,7 +142,7 @@ class FusedDriver:
     def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, Array]:
         alive = np.broadcast_to(np.asarray(alive, bool), self._seeds.shape)
         args = (states, np.int32(iterations), alive, self.data)
-        return self.call("iterate", self._iterate_one, (0, None, 0, None), *args, donate=True, gives=self._iterated)
+        return self._program("iterate", partial(self.compile_iterate, states))(*args)
 
     def evaluate(self, states: AgentState, iteration: int, num_episodes: int, *, explore: bool = False) -> tuple[Array, Array]:
         """See ``Driver``. Raises RuntimeError if devices that share a seed no longer hold the same parameters."""
@@ -217,17 +221,26 @@ class FusedDriver:
           donate: donate the first argument.
           gives: ``PartitionSpec`` of the result.
         """
+        return self._program(name, partial(self._compile, function, axes, *args, donate=donate, gives=gives))(*args)
+
+    def _program(self, name: Any, compile_it: Callable[[], Any]) -> Any:
         with self._compiling:
             if name not in self.programs:
                 start = time.perf_counter()
-                self.programs[name] = self._compile(function, axes, *args, donate=donate, gives=gives)
+                self.programs[name] = compile_it()
                 self.compile_seconds += time.perf_counter() - start
-        return self.programs[name](*args)
+        return self.programs[name]
 
     def _compile(
-        self, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, donate: bool = False, gives: Any = PER_SEED
+        self,
+        function: Callable[..., Any],
+        axes: tuple[int | None, ...],
+        *args: Any,
+        donate: bool = False,
+        gives: Any = PER_SEED,
+        over: Callable[..., Any] = jax.vmap,
     ) -> Any:
-        mapped = self._mapped(function, axes, *args, gives=gives)
+        mapped = self._mapped(function, axes, *args, gives=gives, over=over)
         lowered = self._lower(mapped, *args, donate_argnums=(0,) if donate else ())
         return compiled(partial(lowered.compile, self.compiler_options))
 
@@ -235,11 +248,18 @@ class FusedDriver:
         with no_collections():
             return jax.jit(function, **options).lower(*args)
 
-    def _mapped(self, function: Callable[..., Any], axes: tuple[int | None, ...], *args: Any, gives: Any = PER_SEED) -> Any:
-        """Map a function of one seed over all seeds and devices."""
+    def _mapped(
+        self,
+        function: Callable[..., Any],
+        axes: tuple[int | None, ...],
+        *args: Any,
+        gives: Any = PER_SEED,
+        over: Callable[..., Any] = jax.vmap,
+    ) -> Any:
+        """Map a function of one seed over all seeds and devices; ``over``: over several seeds of a device."""
         per_seed = [self._specs if isinstance(arg, AgentState) else PER_SEED for arg in args]
         specs = tuple(spec if axis == 0 else P() for spec, axis in zip(per_seed, axes, strict=True))
-        mapped = alone if len(self._seeds) == self._mesh.shape[SEEDS] else jax.vmap
+        mapped = alone if len(self._seeds) == self._mesh.shape[SEEDS] else over
         return jax.shard_map(mapped(function, in_axes=axes), mesh=self._mesh, in_specs=specs, out_specs=gives, check_vma=False)
 
 
