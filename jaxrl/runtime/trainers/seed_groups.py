@@ -7,21 +7,25 @@ from typing import Any
 
 import jax
 
-GROUPS = ((8_192, 1), (4_096, 4), (2_048, 8))
+GROUPS = ((8_192, 1), (4_096, 4), (1_024, 8))
 """(Numbers in a seed's largest kernel, seeds of a group.) With smaller kernels, all seeds are one group.
 
 A group's operations read and write its parameters, moments and activations, which leave the caches if the group is large. Groups
 that are too small pay for the start of many operations. One core of a Xeon, time of an iteration as a share of that of one group:
 
-===========================  ======  =======================================
-Networks                     Seeds   Share
-===========================  ======  =======================================
-SAC, 2×64 (kernel 8,192)         16  0.67 alone, 0.74 in twos, 0.78 in fours
-PPO, 2×64 (4,096)                32  0.77 alone, 0.71 in fours
-DQN, 2×64 (4,096)                32  0.93 alone, 0.84 in fours
-SAC, 2×32 (2,048)                32  1.16 alone, 0.75 in eights
-PPO, 2×16 (256)                  64  1.5 alone, 1.0 in eights
-===========================  ======  =======================================
+=======================  =======  =====  =======================================
+Networks                 Kernel   Seeds  Share
+=======================  =======  =====  =======================================
+PPO, MinAtar Breakout    131,072      8  0.60 alone, 0.77 in twos, 0.95 in fours
+TD3, 2×256               131,072      4  0.75 alone
+PPO, GRU                  12,288     16  0.92 alone, 0.82 in fours
+SAC, 2×64                  8,192     16  0.67 alone, 0.74 in twos, 0.78 in fours
+PPO, 2×64                  4,096     32  0.77 alone, 0.71 in fours, 0.75 in eights
+DQN, 2×64                  4,096     32  0.93 alone, 0.84 in fours, 0.89 in eights
+SAC, 2×32                  2,048     32  1.16 alone, 0.75 in eights
+PPO, 2×32                  1,024     64  0.82 in eights, 0.92 in sixteens
+PPO, 2×16                    256     64  1.5 alone, 1.0 in eights
+=======================  =======  =====  =======================================
 """
 GROUP_BYTES = 2**28
 """Bytes of a group's states up to which a loop over groups is worth its copies of them."""
