@@ -45,8 +45,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name in experiments -> builder and settings.
 
-From an expert alone, CQL needs a larger weight: with the preset's 0.3, values were 88 % above the returns after 30,000 updates. With
-5, 20 and 50, those of one seed were 64, 19 and 8 % above after 9,000.
+From an expert alone, CQL needs a larger weight: with the preset's 0.3, values are 88 % above the returns after 30,000 updates.
+With 5, 20 and 50, those of one seed are 64, 19 and 8 % above after 9,000.
 """
 
 
