@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl.xla.seed_axis import any_seed, in_groups, more_than
+from tests.helpers.agents import assert_close
 from tests.helpers.lowering import lowered, operations
 
 
@@ -87,8 +88,7 @@ def test_groups_of_seeds_in_turn_have_the_results_of_vmap(size: int) -> None:
     states = (jax.random.split(jax.random.key(0), 6), jnp.arange(12.0).reshape(6, 2))
     axes, args = (0, None, 0), (states, jnp.int32(2), jnp.arange(1.0, 7.0))
     found, expected = jax.jit(in_groups(size)(walk, axes))(*args), jax.vmap(walk, axes)(*args)
-    data = lambda x: np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)  # noqa: E731
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(data(x), data(y), rtol=1e-6), found, expected)
+    assert_close(found, expected, 1e-6)
 
 
 def test_groups_update_donated_states_in_place() -> None:

@@ -224,6 +224,7 @@ class FusedDriver:
         return self._program(name, partial(self._compile, function, axes, *args, donate=donate, gives=gives))(*args)
 
     def _program(self, name: Any, compile_it: Callable[[], Any]) -> Any:
+        """Return the program of this name, compiled on its first use."""
         with self._compiling:
             if name not in self.programs:
                 start = time.perf_counter()
