@@ -220,15 +220,16 @@ def test_the_critics_loss_is_the_papers(option: CQL) -> None:
     """Actions, densities, the loss and its gradient. In Cal-QL values of the policy's actions are at least the returns."""
     reference = REFERENCE if option.calibrated else ()
     actor, critic, update, term, gap, y, ((loss, logged), gradient) = term_of(option, 1, reference)
-    noise = double(standard_normal(jax.random.fold_in(update.key, 3), (3, SAMPLES, N, D)))
-    np.testing.assert_allclose(term.action[:SAMPLES], scipy.special.erf(noise[0] / np.sqrt(2)), atol=1e-5)
+    keys = jax.random.split(jax.random.fold_in(update.key, 3), 3)
+    np.testing.assert_array_equal(term.action[:SAMPLES], jax.random.uniform(keys[0], (SAMPLES, N, D), minval=-1.0))
+    noise = {group: double(standard_normal(keys[group], (SAMPLES, N, D))) for group in (1, 2)}
     log_density = np.full((3, SAMPLES, N), -2 * np.log(2))
     for group, inputs in ((1, update.batch.inputs), (2, update.batch.next_inputs)):
         for i in range(N):
             at = inputs if update.batch.discount[i] else update.batch.inputs
             for j in range(SAMPLES):
                 action, log_density[group, j, i] = squashed_by_hand(
-                    {name: double(w) for name, w in actor.items()}, double(at.obs[i]), noise[group, j, i]
+                    {name: double(w) for name, w in actor.items()}, double(at.obs[i]), noise[group][j, i]
                 )
                 np.testing.assert_allclose(term.action[group * SAMPLES + j, i], action, atol=1e-5)
     if option.weighted:
