@@ -27,11 +27,17 @@ MINATAR_ROWS: dict[str, Any] = {
     "learning_rate": 5e-4,
     "adam_eps": 1.5e-4,
 }
+MINATAR_EXPLORATION = {"epsilon_start": 1.0, "epsilon_end": 0.05, "exploration_steps": 100_000}
 MINATAR = {
-    "dqn": ("make_dqn", {**MINATAR_ROWS, "epsilon_end": 0.05, "exploration_steps": 100_000}),
-    "rainbow": ("make_rainbow", {**MINATAR_ROWS, **MINATAR_RETURNS}),
+    "dqn": ("make_dqn", {**MINATAR_ROWS, **MINATAR_EXPLORATION}, 4),
+    "rainbow": ("make_rainbow", {**MINATAR_ROWS, "noise": None, **MINATAR_EXPLORATION, **MINATAR_RETURNS}, 5),
 }
-"""NAME -> builder and settings of the scores ``NAME-minatar-GAME``."""
+"""NAME -> builder, settings and number of seeds of the scores ``NAME-minatar-GAME``.
+
+Rainbow explores with ε in place of noisy layers. With these, seeds stop exploring: on Breakout their returns no
+longer changed after 400,000 to 1,600,000 steps, at 6, 16, 24 and 26. On Space Invaders two greedy policies got stuck, at 47 and 69,
+where those with noise had 104 and 118.
+"""
 
 
 class Variant(NamedTuple):
