@@ -34,9 +34,8 @@ MINATAR = {
 }
 """NAME -> builder, settings and number of seeds of the scores ``NAME-minatar-GAME``.
 
-Rainbow explores with ε in place of noisy layers. With these, seeds stop exploring: on Breakout their returns no
-longer changed after 400,000 to 1,600,000 steps, at 6, 16, 24 and 26. On Space Invaders two greedy policies got stuck, at 47 and 69,
-where those with noise had 104 and 118.
+Rainbow explores with ε in place of noisy layers. With these, its seeds stop exploring: on Breakout their returns were constant
+after 400,000 to 1,600,000 steps, at 6, 16, 24 and 26, and on Space Invaders two greedy policies got stuck, at 47 and 69.
 """
 
 
