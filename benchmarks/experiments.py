@@ -127,9 +127,9 @@ EXPERIMENTS = {
         *(on_cartpole(f"dqn-cartpole-{name}", variant.settings) for name, variant in SWITCHES.items()),
         on_cartpole("rainbow-cartpole", CARTPOLE_RETURNS, "make_rainbow"),
         *(
-            Experiment(f"{name}-minatar-{game.lower()}", builder, f"{game}-MinAtar", settings, 2_000_000, num_seeds, published)
+            Experiment(f"{name}-minatar-{game.lower()}", builder, f"{game}-MinAtar", settings, 2_000_000, 4, published)
             for game, published in MINATAR_GAMES.items()
-            for name, (builder, settings, num_seeds) in MINATAR.items()
+            for name, (builder, settings) in MINATAR.items()
         ),
         *(in_envpool(algorithm) for algorithm in ("ppo", "impala")),
         Experiment("ppo-cartpole-drift", "make_ppo", "CartPole-v1", {"surrogate": "drift"}, 500_000, 16, 495),

@@ -29,10 +29,10 @@ MINATAR_ROWS: dict[str, Any] = {
 }
 MINATAR_EXPLORATION = {"epsilon_start": 1.0, "epsilon_end": 0.05, "exploration_steps": 100_000}
 MINATAR = {
-    "dqn": ("make_dqn", {**MINATAR_ROWS, **MINATAR_EXPLORATION}, 4),
-    "rainbow": ("make_rainbow", {**MINATAR_ROWS, "noise": None, **MINATAR_EXPLORATION, **MINATAR_RETURNS}, 5),
+    "dqn": ("make_dqn", {**MINATAR_ROWS, **MINATAR_EXPLORATION}),
+    "rainbow": ("make_rainbow", {**MINATAR_ROWS, "noise": None, **MINATAR_EXPLORATION, **MINATAR_RETURNS}),
 }
-"""NAME -> builder, settings and number of seeds of the scores ``NAME-minatar-GAME``.
+"""NAME -> builder and settings of the scores ``NAME-minatar-GAME``.
 
 Rainbow explores with ε in place of noisy layers. With these, its seeds stop exploring: on Breakout their returns were constant
 after 400,000 to 1,600,000 steps, at 6, 16, 24 and 26, and on Space Invaders two greedy policies got stuck, at 47 and 69.
