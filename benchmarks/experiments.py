@@ -9,7 +9,7 @@ from benchmarks.game_scores import GAME_SCORES, GAMES, ONE_PLY
 from benchmarks.mujoco_scores import MUJOCO_SCORES
 from benchmarks.offline_scores import BARS, CONSERVATIVE, Bar
 from benchmarks.planning_scores import PLANNING_SCORES
-from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_GAMES, SWITCHES
+from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_CHANGES, MINATAR_GAMES, SWITCHES
 from benchmarks.team_scores import TEAM_SCORES
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.presets import CHAIN, HIDDEN, PRESETS, Preset
@@ -127,9 +127,10 @@ EXPERIMENTS = {
         *(on_cartpole(f"dqn-cartpole-{name}", variant.settings) for name, variant in SWITCHES.items()),
         on_cartpole("rainbow-cartpole", CARTPOLE_RETURNS, "make_rainbow"),
         *(
-            Experiment(f"{name}-minatar-{game.lower()}", builder, f"{game}-MinAtar", settings, 2_000_000, 4, published)
+            Experiment(f"{name}-minatar-{game.lower()}", builder, f"{game}-MinAtar", settings | changes, 2_000_000, 4, published)
             for game, published in MINATAR_GAMES.items()
             for name, (builder, settings) in MINATAR.items()
+            for changes in (MINATAR_CHANGES.get((name, game), {}),)
         ),
         *(in_envpool(algorithm) for algorithm in ("ppo", "impala")),
         Experiment("ppo-cartpole-drift", "make_ppo", "CartPole-v1", {"surrogate": "drift"}, 500_000, 16, 495),
