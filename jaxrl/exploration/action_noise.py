@@ -23,6 +23,11 @@ def standard_normal(key: Key, shape: tuple[int, ...]) -> Array:
     return fast_random.normal(key, shape)
 
 
+def uniform(key: Key, shape: tuple[int, ...]) -> Array:
+    """Draw uniform noise in [−1, 1), f32[*shape]."""
+    return fast_random.uniform(key, shape, minval=-1.0)
+
+
 def normal_each(keys: Key, size: int) -> Array:
     """Draw standard normal noise, f32[B, size], for row b with ``keys[b]``."""
     return jax.vmap(lambda key: standard_normal(key, (size,)))(keys)

@@ -16,7 +16,7 @@ from jaxrl.algorithms.common.critics import updates
 from jaxrl.algorithms.common.critics.ensemble import ActorCriticSetup, action_values
 from jaxrl.algorithms.common.offline.conservative import LagrangeCQL, Penalty, discrete_gap, sampled_gap
 from jaxrl.distributions import TanhNormal, select_actions
-from jaxrl.exploration.action_noise import standard_normal
+from jaxrl.exploration.action_noise import standard_normal, uniform
 from jaxrl.optimize.gradients import pmean
 from jaxrl.replay.dataset import Dataset
 from jaxrl.replay.dataset_replay import drawn_from_data
@@ -24,7 +24,6 @@ from jaxrl.replay.transitions import ReplayRow, Transitions
 from jaxrl.rollout.autoreset import next_input
 from jaxrl.settings.validation import refuse_unused
 from jaxrl.types import Array, Key, PyTree
-from jaxrl.xla import fast_random
 
 PROPOSED = 3
 """Random stream of an update's drawn actions; the networks have those before."""
@@ -150,12 +149,12 @@ def proposals(setup: ActorCriticSetup[Any], actor: PyTree, update: Any, samples:
     pairs = jax.tree.map(lambda x, y: jnp.stack([x, jnp.where(after_end, x, y)])[:, None], here, following)
     policies: TanhNormal = jax.tree.map(lambda x: jnp.repeat(x, samples, 1), pairs)
     shape = (samples, *here.mean.shape)
-    keys = fast_random.split(jax.random.fold_in(update.key, PROPOSED), 3)
+    keys = jax.random.split(jax.random.fold_in(update.key, PROPOSED), 3)
     # In a loop, because XLA on a CPU would otherwise compute the noise three times: for the actions, and for two parts of their
     # densities.
     action, log_density = policies.at(jax.lax.map(lambda key: standard_normal(key, shape), keys[1:]))
-    drawn, density = fast_random.uniform(keys[0], shape, minval=-1.0), jnp.full((1, *shape[:-1]), -math.log(2) * shape[-1])
-    return jnp.concatenate([drawn[None], action]), jnp.concatenate([density, log_density])
+    density = jnp.full((1, *shape[:-1]), -math.log(2) * shape[-1])
+    return jnp.concatenate([uniform(keys[0], shape)[None], action]), jnp.concatenate([density, log_density])
 
 
 def penalty(setup: ActorCriticSetup[Any], hp: Any, state: PyTree, actor: PyTree, update: Any) -> Penalty | None:
