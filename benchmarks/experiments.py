@@ -108,6 +108,10 @@ def on_long_chain(name: str, model: dict[str, Any], total_steps: int, required: 
     return Experiment(f"ppo-memorychain-100-{name}", "make_ppo", LONG_CHAIN, settings, total_steps, 8, required, **how)
 
 
+def on_minatar(name: str, builder: str, game: str, settings: dict[str, Any], published: float) -> Experiment:
+    return Experiment(f"{name}-minatar-{game.lower()}", builder, f"{game}-MinAtar", settings, 2_000_000, 4, published)
+
+
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
@@ -127,10 +131,9 @@ EXPERIMENTS = {
         *(on_cartpole(f"dqn-cartpole-{name}", variant.settings) for name, variant in SWITCHES.items()),
         on_cartpole("rainbow-cartpole", CARTPOLE_RETURNS, "make_rainbow"),
         *(
-            Experiment(f"{name}-minatar-{game.lower()}", builder, f"{game}-MinAtar", settings | changes, 2_000_000, 4, published)
+            on_minatar(name, builder, game, settings | MINATAR_CHANGES.get((name, game), {}), published)
             for game, published in MINATAR_GAMES.items()
             for name, (builder, settings) in MINATAR.items()
-            for changes in (MINATAR_CHANGES.get((name, game), {}),)
         ),
         *(in_envpool(algorithm) for algorithm in ("ppo", "impala")),
         Experiment("ppo-cartpole-drift", "make_ppo", "CartPole-v1", {"surrogate": "drift"}, 500_000, 16, 495),

@@ -16,8 +16,9 @@ BUSY = 0.5
 
 
 def command() -> str:
-    """Return the command line as a user types it."""
-    return shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
+    """Return the command line as a user types it, with the names of absolute paths alone: those are of one machine."""
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    return shlex.join(["python", "-m", "benchmarks", *words])
 
 
 def timestamp() -> str:

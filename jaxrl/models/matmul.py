@@ -14,7 +14,7 @@ def dense_layer(x: Array, kernel: Array, bias: Array | None) -> Array:
 
     The kernel's gradient is xᵀ·dy. XLA folds that transpose into the product, for which it has no fast kernel on a CPU: with 128
     rows of 64 features it takes 10 µs, against 6 µs for the forward product, and as long for two outputs as for forty. With
-    fewer than ``MOST_ROWS`` rows, a transposed copy is made first: of x or, if there are few outputs, of dy, whose product is the
+    at most ``FEW_ROWS`` rows, a transposed copy is made first: of x or, if there are few outputs, of dy, whose product is the
     transpose of the gradient. On other platforms the gradient is that of the plain expression.
     """
     if 1 < kernel.shape[1] <= FEW_OUTPUTS < kernel.shape[0]:
@@ -45,9 +45,8 @@ MANY_ROWS = 8
 long as the rest of a SAC update.
 """
 
-
-MOST_ROWS = 1_024
-"""Rows from which a copy costs more than it saves, because it does not stay in a core's cache.
+FEW_ROWS = 1_023
+"""Number of rows up to which a copy saves more than it costs. Larger ones do not stay in a core's cache.
 
 Without a copy, one core of an EPYC takes 0.9 times as long for 1,024 rows of 256 features by 256 outputs, and 0.75 times for
 8,192 rows of 64; for 256 rows as long, and for 64 rows 1.1 times.
@@ -65,10 +64,10 @@ def _plain_change(x: Array, kernel: Array, dx: Array, dkernel: Array, dbias: Arr
 
 
 def _change_on_cpu(x: Array, kernel: Array, dx: Array, dkernel: Array, dbias: Array | None) -> Array:
-    """Compute the same in the form whose transpose copies less. One output of a small x needs no copy."""
+    """Compute the same in the form whose transpose copies less. One output of a small x and many rows need no copy."""
     (inputs, outputs), size = kernel.shape, x.size // x.shape[-1]
     rows, drows = x.reshape(size, inputs), dx.reshape(size, inputs)
-    if (outputs == 1 and x.size <= FEW_NUMBERS) or (outputs > 1 and size >= MOST_ROWS):
+    if (outputs == 1 and x.size <= FEW_NUMBERS) or (outputs > 1 and size > FEW_ROWS):
         return _plain_change(x, kernel, dx, dkernel, dbias)
     if outputs == 1:
         change = dense_layer(drows, kernel, dbias) + _one_output(rows, dkernel)

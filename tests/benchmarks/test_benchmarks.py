@@ -440,3 +440,8 @@ def test_results_are_thin(tmp_path):
     thin.write_thin(tmp_path / "a.json", {"name": "≥", "history": history})
     assert len((tmp_path / "a.json").read_text().splitlines()) == 4
     assert json.loads((tmp_path / "a.json").read_text()) == {"name": "≥", "history": history}
+
+
+def test_a_command_does_not_name_folders_of_one_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["benchmarks", "offline", "--jax-corl", str(tmp_path / "corl"), "--only", "cql", "--out", "../out"])
+    assert machine.command() == "python -m benchmarks offline --jax-corl corl --only cql --out ../out"

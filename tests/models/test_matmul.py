@@ -72,10 +72,10 @@ def test_no_product_of_the_gradient_contracts_its_rows_on_a_cpu() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "inputs", "outputs", "reductions"),
-    [(135, 17, 17, 0), (136, 17, 17, 1), (64, 256, 1, 1), (65, 256, 1, 1)],
+    [(135, 17, 17, 0), (136, 17, 17, 1), (1023, 17, 17, 1), (1024, 17, 17, 1), (64, 256, 1, 1), (65, 256, 1, 1)],
 )
 def test_each_form_of_the_gradient_is_the_plain_layers(rows: int, inputs: int, outputs: int, reductions: int) -> None:
-    """The form of the gradient changes at eight rows per output, and at 16,384 numbers for one output."""
+    """The form of the gradient changes at eight rows per output, at 1,024 rows, and at 16,384 numbers for one output."""
     rng = np.random.default_rng(0)
     args = [jnp.float32(rng.normal(size=size)) for size in ((rows, inputs), (inputs, outputs), outputs)]
     ours, theirs = (jax.jit(jax.grad(partial(loss, layer), (0, 1, 2))).lower(*args).compile() for layer in (dense_layer, plain))
@@ -83,3 +83,4 @@ def test_each_form_of_the_gradient_is_the_plain_layers(rows: int, inputs: int, o
     text = ours.as_text()
     assert text.count(" reduce(") == reductions
     assert ("f32[2,256]" in text) == (rows == 65), "one output as one of two"
+    assert outputs == 1 or (f"f32[17,{rows}]" in text or f"f32[18,{rows}]" in text) == (rows < 1024), "a transposed copy"

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.exploration.action_noise import standard_normal, uniform_of
+from jaxrl.exploration.action_noise import standard_normal, uniform
 from jaxrl.settings.options import Option, option
 from jaxrl.settings.validation import Count, Positive, PositiveUnit, Unit
 from jaxrl.types import Array, Key
@@ -31,7 +31,7 @@ class RandomShooting(Option):
 
     def plan(self, score: Score, mean: Array, key: Key) -> Array:
         """Return argmax R(A) over A⁽¹⁾, …, A⁽ᴺ⁾ ~ U[−1, 1]."""
-        sequences = uniform_of(standard_normal(key, (self.candidates, *mean.shape)))
+        sequences = uniform(key, (self.candidates, *mean.shape))
         return sequences[jnp.argmax(comparable(score(sequences)))]
 
 
