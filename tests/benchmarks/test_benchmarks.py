@@ -443,5 +443,5 @@ def test_results_are_thin(tmp_path):
 
 
 def test_a_command_does_not_name_folders_of_one_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["benchmarks", "offline", "--jax-corl", str(tmp_path / "corl"), "--only", "cql", "--out", "../out"])
-    assert machine.command() == "python -m benchmarks offline --jax-corl corl --only cql --out ../out"
+    monkeypatch.setattr("sys.argv", ["benchmarks", "offline", "--jax-corl", str(tmp_path / "corl"), "--out", "../out"])
+    assert machine.command() == "python -m benchmarks offline --jax-corl corl --out ../out"
