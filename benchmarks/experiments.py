@@ -6,10 +6,11 @@ from typing import Any
 
 from benchmarks.experiment import Experiment
 from benchmarks.game_scores import GAME_SCORES, GAMES, ONE_PLY
+from benchmarks.minatar_scores import MINATAR_SCORES
 from benchmarks.mujoco_scores import MUJOCO_SCORES
 from benchmarks.offline_scores import BARS, CONSERVATIVE, Bar
 from benchmarks.planning_scores import PLANNING_SCORES
-from benchmarks.switches import CARTPOLE_RETURNS, MINATAR, MINATAR_CHANGES, MINATAR_GAMES, SWITCHES
+from benchmarks.switches import CARTPOLE_RETURNS, SWITCHES
 from benchmarks.team_scores import TEAM_SCORES
 from jaxrl.algorithms import ALGORITHMS
 from jaxrl.algorithms.presets import CHAIN, HIDDEN, PRESETS, Preset
@@ -108,10 +109,6 @@ def on_long_chain(name: str, model: dict[str, Any], total_steps: int, required: 
     return Experiment(f"ppo-memorychain-100-{name}", "make_ppo", LONG_CHAIN, settings, total_steps, 8, required, **how)
 
 
-def on_minatar(name: str, builder: str, game: str, settings: dict[str, Any], published: float) -> Experiment:
-    return Experiment(f"{name}-minatar-{game.lower()}", builder, f"{game}-MinAtar", settings, 2_000_000, 4, published)
-
-
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
@@ -130,11 +127,7 @@ EXPERIMENTS = {
         on_cartpole("dqn-cartpole-long", {}),
         *(on_cartpole(f"dqn-cartpole-{name}", variant.settings) for name, variant in SWITCHES.items()),
         on_cartpole("rainbow-cartpole", CARTPOLE_RETURNS, "make_rainbow"),
-        *(
-            on_minatar(name, builder, game, settings | MINATAR_CHANGES.get((name, game), {}), published)
-            for game, published in MINATAR_GAMES.items()
-            for name, (builder, settings) in MINATAR.items()
-        ),
+        *MINATAR_SCORES,
         *(in_envpool(algorithm) for algorithm in ("ppo", "impala")),
         Experiment("ppo-cartpole-drift", "make_ppo", "CartPole-v1", {"surrogate": "drift"}, 500_000, 16, 495),
         Experiment(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from benchmarks.minatar_scores import COMPARED
+
 CROSS_ENTROPY = {"learning_rate": 1e-3, "adam_eps": 1.5e-4}
 """A learning rate for C51's loss."""
 QUANTILES = {"num_quantiles": 8, "huber_threshold": 10.0}
@@ -12,33 +14,6 @@ SUMMED = {"learning_rate": 3e-3}
 """A learning rate for gradients summed over quantiles."""
 CARTPOLE_RETURNS = {"head": {"name": "c51", "v_min": 0.0, "v_max": 100.0}}
 """C51 for the range of returns with a discount of 0.99."""
-MINATAR_RETURNS = {"head": {"name": "c51", "v_min": 0.0, "v_max": 20.0}}
-"""C51 for the range of returns with at most one reward in five steps."""
-
-MINATAR_GAMES = {"Breakout": 10, "SpaceInvaders": 45}
-"""DQN's training returns after 5M frames in Young & Tian 2019."""
-MINATAR_ROWS: dict[str, Any] = {
-    "model": {"encoder": "flat"},  # several times as many steps per second as convolutions
-    "rollout_length": 16,
-    "batch_size": 32,
-    "replay_ratio": 8,  # one update per 4 steps
-    "learning_starts": 5_000,
-    "target_update_interval": 250,
-    "learning_rate": 5e-4,
-    "adam_eps": 1.5e-4,
-}
-MINATAR_EXPLORATION = {"epsilon_start": 1.0, "epsilon_end": 0.05, "exploration_steps": 100_000}
-MINATAR = {
-    "dqn": ("make_dqn", {**MINATAR_ROWS, **MINATAR_EXPLORATION}),
-    "rainbow": ("make_rainbow", {**MINATAR_ROWS, **MINATAR_RETURNS}),
-}
-"""NAME -> builder and settings of the scores ``NAME-minatar-GAME``."""
-MINATAR_CHANGES = {("rainbow", "Breakout"): {"noise": None, **MINATAR_EXPLORATION}}
-"""(NAME, game) -> settings that differ.
-
-With noisy layers, Rainbow stops exploring on Breakout: the returns of four seeds were constant after 400,000 to 1,600,000 steps,
-at 6, 16, 24 and 26. On Space Invaders they help: without them the greedy return is 64 in place of 101.
-"""
 
 
 class Variant(NamedTuple):
@@ -78,7 +53,7 @@ PANELS: dict[str, dict[str, str]] = {
             f"rainbow-minatar-{game.lower()}": "Rainbow",
             f"pqn-minatar-{game.lower()}": "PQN",
         }
-        for game in MINATAR_GAMES
+        for game in COMPARED
     },
 }
 """Panels of the figure that compares the scores: environment -> name of a score -> label."""

@@ -4,18 +4,18 @@ import pytest
 
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.game_scores import GAME_SCORES
+from benchmarks.minatar_scores import MINATAR_SCORES
 from benchmarks.mujoco_scores import MUJOCO_SCORES
 from benchmarks.scores import run_experiment
-from benchmarks.switches import MINATAR, MINATAR_GAMES, SWITCHES
+from benchmarks.switches import SWITCHES
 from benchmarks.team_scores import TEAM_SCORES
 
 pytestmark = pytest.mark.expensive(600)
 
 MOST_ROWS = 20_000_000
 """Rows of all seeds together, which take minutes. Longer experiments run only by the command, as `make test-all` says."""
-LONG = {"sac-halfcheetah", "ppo-pong", *(score.name for score in MUJOCO_SCORES)}
+LONG = {"sac-halfcheetah", "ppo-pong", *(score.name for score in (*MUJOCO_SCORES, *MINATAR_SCORES))}
 LONG |= {f"dqn-cartpole-{name}" for name in SWITCHES}
-LONG |= {f"{name}-minatar-{game.lower()}" for name in MINATAR for game in MINATAR_GAMES}
 LONG |= {score.name for score in (*TEAM_SCORES, *GAME_SCORES) if score.total_steps > 500_000}
 LONG |= {name for name, x in EXPERIMENTS.items() if x.data}
 """Experiments with fewer rows that take half an hour and more; those of offline learning need a dataset that takes as long."""

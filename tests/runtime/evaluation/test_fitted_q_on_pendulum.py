@@ -101,17 +101,21 @@ def test_these_steps_are_those_of_the_environment() -> None:
 @pytest.mark.slow
 def test_values_of_policies_on_pendulum(data: Dataset) -> None:
     """Within 5 % of the true values of three policies, and Spearman's correlation 1 over five. Two of them (``brake`` and
-    ``slow_swing_up``) played no part in the data. Values are discounted by 0.99, from the first observations of the data."""
+    ``slow_swing_up``) played no part in the data. Values are discounted by 0.99, from the first observations of the data.
+
+    Values of single episodes are within 15 %, as a root mean square. Their correlation with the true values would say less:
+    those of ``bang_bang`` differ by 4 % between episodes, and seeds had correlations of 0.5 to 0.8."""
     obs = np.asarray(data.rows().obs)[np.asarray(data.starts)]
     found, truth = [], []
     for actions in (zero, bang_bang, swing_up, brake, slow_swing_up):
         policy = lambda obs, actions=actions: actions(obs).astype(np.float32)[:, None]  # noqa: E731
-        settings = {"gamma": GAMMA, "updates": 10_000, "seeds": 2, "critic": {"hidden_sizes": (64, 64)}}
+        settings = {"gamma": GAMMA, "updates": 20_000, "batch_size": 128, "seeds": 2, "critic": {"hidden_sizes": (64, 64)}}
         result = fitted_q_evaluation(policy, data, **settings)  # type: ignore[arg-type]
         each = true_values(actions, obs)
         found.append(result.value)
         truth.append(each.mean())
         print(f"{actions.__name__}: {result.value:.1f} ± {result.standard_error:.1f}, true value {truth[-1]:.1f}")
-        assert np.corrcoef(result.initial_values.mean(0), each)[0, 1] > 0.8
+        errors = result.initial_values.mean(0) - each
+        assert np.sqrt(np.mean(errors**2)) < 0.15 * abs(each.mean()), errors
     assert (np.argsort(found) == np.argsort(truth)).all()
     np.testing.assert_allclose(found[:3], truth[:3], rtol=0.05)
