@@ -27,8 +27,9 @@ PQN: dict[str, Any] = {
     "epsilon_end": 0.2,
     "exploration_steps": 150_000,
 }
-"""Adam's ε is small because the tanh of actions near their bounds makes the policy's gradients small. With half as many environments
-one seed reached a return of 2,328 after half of the rows, and ended at 456; with rollouts twice as long two ended at 1,402 and 1,472."""
+"""Adam's ε is small because the tanh of actions near their bounds makes the policy's gradients small. With half as many
+environments, one seed reached a return of 2,328 after half of the rows and ended at 456; with rollouts twice as long, two seeds
+ended at 1,402 and 1,472."""
 SEEDS = 3
 
 
