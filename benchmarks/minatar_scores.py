@@ -37,6 +37,7 @@ RAINBOW: dict[str, dict[str, Any]] = {
 
 With noisy layers, Rainbow stops exploring on Breakout: the returns of four seeds were constant after 400,000 to 1,600,000 steps,
 at 6, 16, 24 and 26. On Space Invaders they help: without them the greedy return was 64 in place of 101, with atoms up to 20.
+Discounted returns of its policies there are up to 18, near the end of such atoms, and two greedy policies got stuck at 47 and 69.
 """
 
 
