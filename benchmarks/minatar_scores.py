@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.experiment import Experiment
-from jaxrl.algorithms.presets.settings import PQN_MINATAR
+from jaxrl.algorithms.presets.settings import ASTERIX, PQN_MINATAR
 
-COMPARED: dict[str, float] = {"Breakout": 10, "SpaceInvaders": 45}
+COMPARED_GAMES: dict[str, float] = {"Breakout": 10, "SpaceInvaders": 45}
 """Games of the figure that compares variants -> DQN's training return after 5M frames in Young & Tian 2019."""
-FURTHER = ("Freeway", "Asterix")
+FURTHER_GAMES = ("Freeway", "Asterix")
 """Games on which PQN is measured without a threshold."""
 
 DQN: dict[str, Any] = {
@@ -41,8 +41,8 @@ Discounted returns of its policies there are up to 18, near the end of such atom
 """
 
 
-PQN_CHANGES: dict[str, dict[str, Any]] = {"Asterix": {"model": {"activation": "relu"}}}
-"""Settings that differ for a game. An MLP does not learn Asterix; this is the network with convolutions."""
+PQN_CHANGES: dict[str, dict[str, Any]] = {"Asterix": {"model": ASTERIX["model"]}}
+"""Settings that differ for a game. An MLP does not learn Asterix; the network with convolutions, as for PPO, does."""
 
 
 def on_minatar(name: str, builder: str, game: str, settings: dict[str, Any], threshold: float | None) -> Experiment:
@@ -50,7 +50,7 @@ def on_minatar(name: str, builder: str, game: str, settings: dict[str, Any], thr
 
 
 MINATAR_SCORES = (
-    *(on_minatar("dqn", "make_dqn", game, DQN | EXPLORATION, published) for game, published in COMPARED.items()),
-    *(on_minatar("rainbow", "make_rainbow", game, RAINBOW[game], published) for game, published in COMPARED.items()),
-    *(on_minatar("pqn", "make_pqn", game, PQN_MINATAR | PQN_CHANGES.get(game, {}), None) for game in FURTHER),
+    *(on_minatar("dqn", "make_dqn", game, DQN | EXPLORATION, published) for game, published in COMPARED_GAMES.items()),
+    *(on_minatar("rainbow", "make_rainbow", game, RAINBOW[game], published) for game, published in COMPARED_GAMES.items()),
+    *(on_minatar("pqn", "make_pqn", game, PQN_MINATAR | PQN_CHANGES.get(game, {}), None) for game in FURTHER_GAMES),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from benchmarks.minatar_scores import COMPARED
+from benchmarks.minatar_scores import COMPARED_GAMES
 
 CROSS_ENTROPY = {"learning_rate": 1e-3, "adam_eps": 1.5e-4}
 """A learning rate for C51's loss."""
@@ -53,7 +53,7 @@ PANELS: dict[str, dict[str, str]] = {
             f"rainbow-minatar-{game.lower()}": "Rainbow",
             f"pqn-minatar-{game.lower()}": "PQN",
         }
-        for game in COMPARED
+        for game in COMPARED_GAMES
     },
 }
 """Panels of the figure that compares the scores: environment -> name of a score -> label."""
