@@ -82,6 +82,8 @@ class AllReducedLearner(HostLearner):
     from all environments, up to rounding.
     """
 
+    on_one_device = False
+
     def __init__(self, agent: Agent, sampler: ActorPool, num_seeds: int) -> None:
         devices = self.devices(sampler)
         self.shared = build(agent.spec, env=agent.env, axis_name=DATA)

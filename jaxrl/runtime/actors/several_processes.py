@@ -97,7 +97,7 @@ class GroupLearner(AllReducedLearner):
         self.policy = lambda learner: local(policy(learner))
         self.iteration_key = lambda *arguments: local(iteration_key(*arguments))
         if agent.algorithm.observe is not None:
-            self.observe = InPlace(agent.algorithm, self._observe, num_seeds)
+            self.observe = InPlace(agent.algorithm, over(self._observe), num_seeds)
 
     def _start(self, init: Callable[..., AgentState], keys: Key, hyperparams: Any) -> AgentState:
         """Return new states, sharded, so that no process holds a whole replay buffer."""

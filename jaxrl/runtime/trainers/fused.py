@@ -28,11 +28,11 @@ from jaxrl.runtime.system.compiling import Compiling, compiled
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.runtime.trainers.host_evaluation import evaluate_host
 from jaxrl.runtime.trainers.non_finite import Suspects, of_next_rollout
-from jaxrl.runtime.trainers.seed_groups import group_size
+from jaxrl.runtime.trainers.seed_groups import by_group
 from jaxrl.training import evaluate_pure, evaluation_key, freezing, run_iterations
 from jaxrl.types import Agent, AgentState, Array, HostEnv, Metrics, Policy, PyTree
 from jaxrl.xla.private_jax import known_options
-from jaxrl.xla.seed_axis import alone, in_groups, per_seed
+from jaxrl.xla.seed_axis import alone, per_seed
 
 PER_SEED = P(SEEDS)
 """Sharding of values that are the same on all devices of a seed."""
@@ -120,8 +120,7 @@ class FusedDriver:
         """Compile ``iterate`` for states of these shapes and shardings, as given by ``shapes``."""
         alive = np.ones(self._seeds.shape, bool)
         args = (states, np.int32(0), alive, self.data)
-        each = len(self._seeds) // self._mesh.shape[SEEDS]
-        over = in_groups(group_size(states, each)) if self._on_cpu else jax.vmap
+        over = by_group if self._on_cpu else jax.vmap
         return self._compile(self._iterate_one, (0, None, 0, None), *args, donate=True, gives=self._iterated, over=over)
 
     def shapes(self, hyperparams: Mapping[str, Any] | None = None) -> AgentState:

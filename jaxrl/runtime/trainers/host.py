@@ -31,6 +31,7 @@ from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.runtime.trainers.host_evaluation import evaluate_host
 from jaxrl.runtime.trainers.non_finite import Suspects, of_replay
+from jaxrl.runtime.trainers.seed_groups import by_group
 from jaxrl.training import evaluation_key, freezing
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Max, Metrics, Policy, Rollout
 from jaxrl.xla.in_place import join_rows, split_rows
@@ -41,12 +42,10 @@ Collected = tuple[Rollout, Metrics]
 
 
 class InPlace:
-    """Jitted function (learner, given, *shared) of an algorithm that donates the rows of the learner's replay, instead of copying
-    them. The rest of the learner is not donated, since callers may still act with it or return to it. All seeds have the same
-    ``shared`` arguments."""
+    """Jitted function (learner, given, *shared) of all seeds that donates the rows of the learner's replay, instead of copying
+    them. The rest of the learner is not donated, since callers may still act with it or return to it."""
 
     def __init__(self, algorithm: Algorithm, function: Callable[..., Any], num_seeds: int | None = None, *shared: Any) -> None:
-        function = over_seeds(num_seeds)(function, in_axes=(0, 0, *[None for _ in shared]))
         self.split, self.shared = partial(split_rows, algorithm, lead=0 if num_seeds is None else 1), shared
 
         def joined(rows: Any, rest: Any, given: Any, *shared: Any) -> Any:
@@ -66,6 +65,8 @@ class HostLearner:
 
     iterations_per_update = 1
     """Iterations per result of the sampler."""
+    on_one_device = True
+    """True if the learner's state is on one device."""
 
     def __init__(self, agent: Agent, sampler: Sampler, num_seeds: int | None = None) -> None:
         self.agent, self.sampler = agent, sampler
@@ -74,8 +75,10 @@ class HostLearner:
         self.policy: Callable[..., Policy] = jax.jit(over(algorithm.policy))
         self.update_one: Callable[[Any, Any], tuple[Any, Metrics]] = algorithm.learn_from or algorithm.update
         data = jax.device_put(agent.data, jax.local_devices()[0]) if isinstance(agent.data, Dataset) else ()
-        self.update = InPlace(algorithm, self._update, num_seeds, data)
-        self.observe = InPlace(algorithm, algorithm.observe, num_seeds) if algorithm.observe else None
+        self.update = InPlace(algorithm, over(self._update, in_axes=(0, 0, None)), num_seeds, data)
+        self.observe = InPlace(algorithm, over(algorithm.observe), num_seeds) if algorithm.observe else None
+        on_one_cpu = self.on_one_device and jax.local_devices()[0].platform == "cpu"
+        self.over_updates = by_group if on_one_cpu and num_seeds is not None else over
         self.learn = InPlace(algorithm, self._learn, num_seeds, data)
         self.iteration_key: Callable[..., Key] = jax.jit(over(jax.random.fold_in))
         self.count = jax.jit(partial(num_environment_rows, num_agents=agent.env.num_agents))
@@ -121,14 +124,17 @@ class HostLearner:
     def _learn(self, learner: Any, given: tuple[Any, ...], data: Any) -> tuple[AgentState, Array, Metrics]:
         others, *collected, alive = given
 
-        def step(state: AgentState) -> tuple[AgentState, Metrics]:
-            learner, metrics = with_attached(self.learn_from, data)(state.learner, *collected)
-            iteration = state.iteration + self.iterations_per_update
-            return state._replace(learner=learner, iteration=iteration), metrics
+        def of_one(state: AgentState, collected: list[Any], alive: Array, data: Any) -> tuple[AgentState, Array, Metrics]:
+            def step(state: AgentState) -> tuple[AgentState, Metrics]:
+                learner, metrics = with_attached(self.learn_from, data)(state.learner, *collected)
+                iteration = state.iteration + self.iterations_per_update
+                return state._replace(learner=learner, iteration=iteration), metrics
 
-        stepping: Any = freezing(self.agent._replace(step=step))
-        (state, alive), metrics = stepping.step((others._replace(learner=learner), alive))
-        return state, alive, metrics
+            stepping: Any = freezing(self.agent._replace(step=step))
+            (state, alive), metrics = stepping.step((state, alive))
+            return state, alive, metrics
+
+        return self.over_updates(of_one, in_axes=(0, 0, 0, None))(others._replace(learner=learner), collected, alive, data)
 
     def learn_from(self, learner: Any, rollout: Rollout, episodes: Metrics) -> tuple[Any, Metrics]:
         """Learn from the sampler's result, for one seed."""
@@ -183,7 +189,9 @@ class HostDriver:
         self.pending: deque[Callable[[], Collected]] = deque()
         """Functions that wait for the rollouts of the next iterations."""
         self.failure: WorkerFailed | EnvironmentFailed | None = None
-        """Error that stopped the last ``iterate`` early; None if it did not stop early."""
+        """Error that stopped the last ``iterate`` early; None if there was none."""
+        self.leave: Callable[[], bool] = lambda: False
+        """Returns true if ``iterate`` is to stop before the next iteration."""
         self.done = 0
         """Iterations that the last ``iterate`` completed."""
         self.found = Suspects(*np.zeros((2, len(self.seeds), agent.num_lanes), bool))
@@ -218,13 +226,14 @@ class HostDriver:
         return jax.tree.map(np.array, self.learner.policy(states.learner))
 
     def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, np.ndarray]:
-        """See ``Driver``. If workers fail permanently, or an environment fails, it stops early, and ``failure`` is the reason."""
+        """See ``Driver``. It stops early if ``leave()``, or with ``failure`` as the reason if workers fail permanently or an
+        environment fails."""
         learner, total = self.learner, None
         assert learner is not None
         still_alive: Any = np.array(np.broadcast_to(alive, len(self.seeds)))
         watch = getattr(learner.sampler, "watch", None) or Stopwatch()
         begin, before, self.done = time.perf_counter(), dict(watch.seconds), 0
-        while self.done < iterations and still_alive.any():
+        while self.done < iterations and still_alive.any() and not self.leave():
             try:
                 states, still_alive, metrics = self._once(learner, states, still_alive, watch)
             except (WorkerFailed, EnvironmentFailed) as error:

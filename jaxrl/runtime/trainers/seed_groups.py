@@ -1,11 +1,14 @@
-"""Number of seeds that a CPU updates in one operation."""
+"""Seeds on a CPU: groups of them that are updated in one operation, and their size."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
+
+from jaxrl.xla.seed_axis import Axes, in_groups
 
 GROUPS = ((8_192, 1), (4_096, 4), (1_024, 8))
 """(Numbers in a seed's largest kernel, seeds of a group.) With smaller kernels, all seeds are one group.
@@ -29,6 +32,16 @@ PPO, 2×16                    256     64  1.5 alone, 1.0 in eights
 """
 GROUP_BYTES = 2**28
 """Bytes of a group's states up to which a loop over groups is worth its copies of them."""
+
+
+def by_group(function: Callable[..., Any], in_axes: Axes = 0) -> Callable[..., Any]:
+    """Map a function of one seed's state over the seeds of a device, as ``in_groups`` does, with the size for these states."""
+
+    def mapped(states: Any, *args: Any) -> Any:
+        size = group_size(states, len(jax.tree.leaves(states)[0]))
+        return in_groups(size)(function, in_axes=in_axes)(states, *args)
+
+    return mapped
 
 
 def group_size(states: Any, num_seeds: int) -> int:

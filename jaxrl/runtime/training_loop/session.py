@@ -70,6 +70,10 @@ class Session:
         self.history: list[Record] = []
         self.unlogged: list[Record] = []
         self.interrupt, self.group = Interrupt(), current()
+        self.leaves_at_once = hasattr(self.driver, "leave") and self.group.is_alone
+        """True if a signal ends a chunk after the current iteration."""
+        if self.leaves_at_once:
+            self.driver.leave = lambda: bool(self.interrupt.requested)  # type: ignore[attr-defined]
         self.begun_at = 0
         """Iterations of training after which this process started or resumed the run."""
         self.stopped_by = 0
@@ -244,17 +248,22 @@ class Session:
 
     def iterate(self, states: PyTree, iterations: int) -> tuple[PyTree, Metrics, int]:
         """Train for ``iterations``, in calls whose metrics fit 32 bits. Return states, metrics on the host, and the number of
-        iterations done, which is lower after a failure."""
+        iterations done, which is lower after a failure or a signal."""
         parts: list[Metrics] = []
         done = 0
-        while done < iterations and not (parts and self.diverged.all()) and self.failure is None:
+        while done < iterations and not (parts and self.diverged.all()) and not self.cut_short:
             count = min(iterations - done, self.plan.call_iterations)
             states, metrics, alive = self.driver.iterate(states, count, ~self.diverged)
             metrics, alive = self.fetch((metrics, alive))
-            count = count if self.failure is None else self.driver.done
+            count = self.driver.done if self.cut_short else count  # type: ignore[attr-defined]
             parts += [widened(metrics)] if count else []
             self.diverged, done = ~alive, done + count
-        return states, functools.reduce(merge, parts) if parts else {}, done if self.failure else iterations
+        return states, functools.reduce(merge, parts) if parts else {}, done if self.cut_short else iterations
+
+    @property
+    def cut_short(self) -> bool:
+        """True if a chunk ends before its last iteration."""
+        return self.failure is not None or bool(self.leaves_at_once and self.interrupt.requested)
 
     def keep(self, states: PyTree, record: Record) -> None:
         """Log a record, keep its policies if they are the best so far, and save if a checkpoint is due."""

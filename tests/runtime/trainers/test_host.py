@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,11 +21,13 @@ from jaxrl.runtime.evaluation.evaluate import evaluate
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.runtime.samplers.stepper import Stepper
 from jaxrl.runtime.trainers.host import HostDriver, HostLearner
+from jaxrl.runtime.training_loop.outcome import RunInterrupted
 from jaxrl.training import freezing, run_iterations
 from jaxrl.types import Agent, Env, HostEnv, HostStep, TimeStep
 from jaxrl.xla.in_place import split_rows
 from tests.helpers import probes
 from tests.helpers.agents import RECURRENT, assert_bit_equal, small, small_dqn, small_ppo, suited
+from tests.helpers.fakes import press_ctrl_c
 from tests.helpers.hosted import Clock, Limited, Resettable, clock, hosted
 
 NUM_ENVS = 4
@@ -325,3 +328,32 @@ def test_atari_is_scored_by_raw_rewards_and_whole_games() -> None:
     assert training.over.any() and not scored.over.any()
     assert clipped.max() > 0
     np.testing.assert_array_equal(raw, 25 * clipped)  # a cube has 25 points
+
+
+class Pressed(Clock):
+    """Gets a Ctrl-C in the row ``when``, counted over all rollouts."""
+
+    when, row = 0, 0
+
+    def step(self, action: Any) -> HostStep:
+        Pressed.row += 1
+        if Pressed.row == self.when:
+            press_ctrl_c()
+        return super().step(action)
+
+
+def test_ctrl_c_ends_a_chunk_after_the_current_iteration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also the last chunk. A resumed run continues in the middle of the chunk."""
+    agent = small_ppo(HostEnv(Pressed, spaces.Box(0, np.inf, (1,)), spaces.Discrete(2), name="Pressed"))
+    rows = agent.steps_per_iteration
+
+    def train() -> Any:
+        return jaxrl.run(agent, 10 * rows, out=tmp_path, chunk_iterations=4, eval_every=0, quiet=True)
+
+    for begin, iteration in ((0, 6), (6, 9)):
+        monkeypatch.setattr(Pressed, "when", Pressed.row + (iteration - begin) * agent.rollout_length)
+        with pytest.raises(RunInterrupted, match=f"stopped at step {iteration * rows} of {10 * rows}"):
+            train()
+    state, history = train()
+    assert history["iteration"].tolist() == [4, 6, 8, 9, 10] and state.iteration.tolist() == [10]
+    np.testing.assert_array_equal(history["env_steps"], history["iteration"][:, None] * rows)

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 from jaxrl.envs.checks.check_env import COMPILE_FAST
-from jaxrl.runtime.trainers import fused, seed_groups
+from jaxrl.runtime.trainers import seed_groups
 from jaxrl.runtime.trainers.fused import FusedDriver
+from jaxrl.runtime.trainers.host import HostDriver
 from jaxrl.runtime.trainers.seed_groups import group_size
+from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, assert_close, small_dqn, small_ppo
+from tests.helpers.hosted import hosted
 
 
 class Learner(NamedTuple):
@@ -83,7 +86,7 @@ def trained(driver: FusedDriver, states: Any) -> tuple[Any, Any]:
 def test_groups_have_the_results_of_each_seed(make: Any, size: int, num_devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit where seeds of one device take turns alone. A seed that has stopped stays as it is."""
     agent = make("CartPole-v1")
-    monkeypatch.setattr(fused, "group_size", lambda states, num_seeds: size)
+    monkeypatch.setattr(seed_groups, "group_size", lambda states, num_seeds: size)
     several, one = (FusedDriver(agent, range(n), jax.devices()[:d]) for n, d in ((4, num_devices), (1, 1)))
     several.compiler_options = one.compiler_options = COMPILE_FAST
     start = jax.tree.map(jnp.copy, several.init())
@@ -93,3 +96,20 @@ def test_groups_have_the_results_of_each_seed(make: Any, size: int, num_devices:
     assert len(several.programs) == 2
     for i, expected in zip((0, 3), alone, strict=True):
         (assert_bit_equal if (size, num_devices) == (1, 1) else assert_close)(of(i, found), expected)
+
+
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_groups_of_seeds_on_host_environments(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = small_dqn(hosted(probes.action_choice()), buffer_size=200, learning_starts=20)
+    monkeypatch.setattr(seed_groups, "group_size", lambda states, num_seeds: min(size, num_seeds))
+
+    def trained(seeds: list[int]) -> Any:
+        """Return states and losses of the first and the last seed."""
+        driver = HostDriver(agent, seeds)
+        states, metrics, alive = driver.iterate(driver.init(), 3)
+        assert alive.all()
+        losses = {name: x for name, x in metrics.items() if name.startswith("losses/")}
+        return [jax.tree.map(lambda x, i=i: jnp.copy(x[i : i + 1]), (states, losses)) for i in (0, len(seeds) - 1)]
+
+    found, expected = trained([0, 1, 2, 3]), [trained([0])[0], trained([3])[0]]
+    (assert_bit_equal if size == 1 else assert_close)(found, expected)
