@@ -255,7 +255,7 @@ class Session:
             count = min(iterations - done, self.plan.call_iterations)
             states, metrics, alive = self.driver.iterate(states, count, ~self.diverged)
             metrics, alive = self.fetch((metrics, alive))
-            count = self.driver.done if self.cut_short else count  # type: ignore[attr-defined]
+            count = self.driver.done if self.cut_short else count
             parts += [widened(metrics)] if count else []
             self.diverged, done = ~alive, done + count
         return states, functools.reduce(merge, parts) if parts else {}, done if self.cut_short else iterations
