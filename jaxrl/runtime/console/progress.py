@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TextIO, cast
 
@@ -23,6 +24,10 @@ from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, Recor
 
 SHOWN_LOSSES = 8
 """Most losses in the live panel."""
+REFRESHES = 8
+"""Updates of the live panel per second, at most."""
+SILENCE = 60.0
+"""Seconds without a line after which a line is printed within a chunk."""
 
 
 class Progress(Protocol):
@@ -33,6 +38,9 @@ class Progress(Protocol):
 
     def update(self, record: Record, eta: float, compile_seconds: float, workers: Sequence[WorkerState] = ()) -> None:
         """Show the record of a finished chunk. ``eta``: seconds until the end; NaN before the first chunk."""
+
+    def advance(self, rows: int, eta: float) -> None:
+        """Show the rows of each seed so far, within a chunk."""
 
     def close(self) -> None: ...
 
@@ -72,10 +80,15 @@ class Lines:
         self.note(title)
 
     def note(self, text: str) -> None:
+        self._last = time.monotonic()
         print(text, file=self._out, flush=True)
 
+    def advance(self, rows: int, eta: float) -> None:
+        if time.monotonic() - self._last >= SILENCE:
+            self.note(f"{self._steps(rows)}  ETA {duration(eta)}")
+
     def update(self, record: Record, eta: float, compile_seconds: float, workers: Sequence[WorkerState] = ()) -> None:
-        parts = [f"step {int(record['rows']):>{len(f'{self._total:,}')},}/{self._total:,}"]
+        parts = [self._steps(int(record["rows"]))]
         if (returns := self._returns.update(record)) is not None:
             parts.append(f"return {returns}")
         if known(record, EVALUATION_RETURN).size:
@@ -89,6 +102,9 @@ class Lines:
             self._compile_seconds = compile_seconds
         self.note("  ".join(parts))
 
+    def _steps(self, rows: int) -> str:
+        return f"step {rows:>{len(f'{self._total:,}')},}/{self._total:,}"
+
     def close(self) -> None: ...
 
 
@@ -98,7 +114,10 @@ class Live:
     def __init__(self, title: str, total_steps: int, console: Any, unit: str = ENV_STEPS) -> None:
         self._title, self._total, self._unit = title, total_steps, unit
         self._returns, self._evaluation = Returns(), "–"
-        self._live = live.Live(self._panel(Spinner("dots", "compiling …")), console=console, refresh_per_second=8)
+        self._below: list[Any] = []
+        self._drawn = time.monotonic()
+        content = self._panel(Spinner("dots", "compiling …"))
+        self._live = live.Live(content, console=console, refresh_per_second=REFRESHES)
         self._live.start()
 
     def note(self, text: str) -> None:
@@ -107,8 +126,16 @@ class Live:
     def update(self, record: Record, eta: float, compile_seconds: float, workers: Sequence[WorkerState] = ()) -> None:
         if known(record, EVALUATION_RETURN).size:
             self._evaluation = spread(record, EVALUATION_RETURN)
-        parts = [self._bar(int(record["rows"]), eta), self._numbers(record, compile_seconds)]
-        self._live.update(self._panel(Group(*parts, *([summarise(workers)] if workers else []))))
+        self._below = [self._numbers(record, compile_seconds), *([summarise(workers)] if workers else [])]
+        self._draw(int(record["rows"]), eta)
+
+    def advance(self, rows: int, eta: float) -> None:
+        if time.monotonic() - self._drawn >= 1 / REFRESHES:
+            self._draw(rows, eta)
+
+    def _draw(self, rows: int, eta: float) -> None:
+        self._live.update(self._panel(Group(self._bar(rows, eta), *self._below)))
+        self._drawn = time.monotonic()
 
     def close(self) -> None:
         self._live.stop()
@@ -153,6 +180,10 @@ class Displays:
     def update(self, record: Record, eta: float, compile_seconds: float, workers: Sequence[WorkerState] = ()) -> None:
         for display in self._displays:
             display.update(record, eta, compile_seconds, workers)
+
+    def advance(self, rows: int, eta: float) -> None:
+        for display in self._displays:
+            display.advance(rows, eta)
 
     def close(self) -> None:
         for display in self._displays:

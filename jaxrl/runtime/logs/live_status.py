@@ -76,7 +76,7 @@ class StatusFile(NamedTuple):
     """When this process began or resumed the run."""
     written: float
     eta: float | None
-    """Time at which training will end, as estimated after the last chunk."""
+    """Time at which training will end, as estimated last."""
     end: End | None
     workers: list[WorkerState]
     messages: list[Message]
@@ -123,9 +123,12 @@ class LiveStatus:
             self._is_new = True
 
     def update(self, record: Record, eta: float, compile_seconds: float, workers: Sequence[WorkerState] = ()) -> None:
+        self.advance(0, eta)
         with self._lock:
-            self._eta = time.time() + eta if math.isfinite(eta) else None
             self._workers, self._is_new = workers, True
+
+    def advance(self, rows: int, eta: float) -> None:
+        self._eta = time.time() + eta if math.isfinite(eta) else None
 
     def end(self, state: str, reason: str) -> None:
         """Record how the run ended, unless that is recorded already. ``close`` writes it."""

@@ -190,8 +190,8 @@ class HostDriver:
         """Functions that wait for the rollouts of the next iterations."""
         self.failure: WorkerFailed | EnvironmentFailed | None = None
         """Error that stopped the last ``iterate`` early; None if there was none."""
-        self.leave: Callable[[], bool] = lambda: False
-        """Returns true if ``iterate`` is to stop before the next iteration."""
+        self.after_iteration: Callable[[int], bool] = lambda done: True
+        """Called with the iterations that ``iterate`` has completed; if it returns False, ``iterate`` stops."""
         self.done = 0
         """Iterations that the last ``iterate`` completed."""
         self.found = Suspects(*np.zeros((2, len(self.seeds), agent.num_lanes), bool))
@@ -226,14 +226,14 @@ class HostDriver:
         return jax.tree.map(np.array, self.learner.policy(states.learner))
 
     def iterate(self, states: AgentState, iterations: int, alive: Any = True) -> tuple[AgentState, Metrics, np.ndarray]:
-        """See ``Driver``. It stops early if ``leave()``, or with ``failure`` as the reason if workers fail permanently or an
-        environment fails."""
+        """See ``Driver``. It stops early if ``after_iteration`` returns False, or with ``failure`` as the reason if workers fail
+        permanently or an environment fails."""
         learner, total = self.learner, None
         assert learner is not None
         still_alive: Any = np.array(np.broadcast_to(alive, len(self.seeds)))
         watch = getattr(learner.sampler, "watch", None) or Stopwatch()
         begin, before, self.done = time.perf_counter(), dict(watch.seconds), 0
-        while self.done < iterations and still_alive.any() and not self.leave():
+        while self.done < iterations and still_alive.any():
             try:
                 states, still_alive, metrics = self._once(learner, states, still_alive, watch)
             except (WorkerFailed, EnvironmentFailed) as error:
@@ -241,6 +241,8 @@ class HostDriver:
                 break
             total = metrics if total is None else self.merge(total, metrics)
             self.done += 1
+            if not self.after_iteration(self.done):
+                break
         if total is None:
             return states, {}, still_alive
         spent = {part: seconds - before[part] for part, seconds in watch.seconds.items()}

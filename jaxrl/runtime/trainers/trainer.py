@@ -57,6 +57,6 @@ class Driver(Protocol):
           which: bool[num_seeds], these seeds.
         """
 
-    # Optional attributes: `failure` (an error), `leave` (a function that returns whether to stop) and `done` (iterations), if
-    # `iterate` may stop early; `compile_seconds`, if it times compilation; `devices_per_seed`, if devices share the environments
-    # of a seed; `close()`, if it holds resources.
+    # Optional attributes: `failure` (an error) and `done` (iterations), if `iterate` may stop early; `after_iteration`, which is
+    # called with `done` and returns True to continue, if `iterate` returns to Python after each iteration; `compile_seconds`, if
+    # it times compilation; `devices_per_seed`, if devices share the environments of a seed; `close()`, if it holds resources.

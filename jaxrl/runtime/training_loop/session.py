@@ -31,6 +31,7 @@ from jaxrl.runtime.logs.records import (
 )
 from jaxrl.runtime.system.compiling import Abandoned, waiting_unless
 from jaxrl.runtime.trainers.trainer import Driver
+from jaxrl.runtime.training_loop.pace import Pace
 from jaxrl.runtime.training_loop.plan import TrainingPlan
 from jaxrl.runtime.training_loop.reporting import dip_in_words, divergence, names, spent
 from jaxrl.runtime.training_loop.run_files import RunFiles
@@ -70,10 +71,9 @@ class Session:
         self.history: list[Record] = []
         self.unlogged: list[Record] = []
         self.interrupt, self.group = Interrupt(), current()
-        self.leaves_at_once = hasattr(self.driver, "leave") and self.group.is_alone
-        """True if a signal ends a chunk after the current iteration."""
-        if self.leaves_at_once:
-            self.driver.leave = lambda: bool(self.interrupt.requested)  # type: ignore[attr-defined]
+        self.iterates_singly = hasattr(self.driver, "after_iteration")
+        """True if the driver returns to Python after each iteration."""
+        self.pace = Pace(self.plan.iterations, lambda: self.compile_seconds, skip_first=self.iterates_singly)
         self.begun_at = 0
         """Iterations of training after which this process started or resumed the run."""
         self.stopped_by = 0
@@ -154,15 +154,14 @@ class Session:
             record = self.record(states, np.nan)  # learning curves begin before training
             self.keep(states, record)
             self.progress.update(record, np.nan, self.compile_seconds)
-        begin, compiled, first = time.perf_counter(), self.compile_seconds, self.trained
+        self.pace.begin(self.trained)
         for stop in self.plan.stops(self.trained):
             if self.asked_to_stop() or self.ended:
                 break
             states, record = self.chunk(states, stop)
             if not record:
                 break
-            elapsed = time.perf_counter() - begin - (self.compile_seconds - compiled)
-            eta = elapsed / (stop - first) * (self.plan.iterations - stop)
+            eta = self.pace.eta(self.trained)
             self.progress.update(record, eta, self.compile_seconds, getattr(self.driver, "workers", list)())
         return states
 
@@ -253,6 +252,8 @@ class Session:
         done = 0
         while done < iterations and not (parts and self.diverged.all()) and not self.cut_short:
             count = min(iterations - done, self.plan.call_iterations)
+            if self.iterates_singly:
+                self.driver.after_iteration = functools.partial(self.after_iteration, done)  # type: ignore[attr-defined]
             states, metrics, alive = self.driver.iterate(states, count, ~self.diverged)
             metrics, alive = self.fetch((metrics, alive))
             count = self.driver.done if self.cut_short else count
@@ -263,7 +264,13 @@ class Session:
     @property
     def cut_short(self) -> bool:
         """True if a chunk ends before its last iteration."""
-        return self.failure is not None or bool(self.leaves_at_once and self.interrupt.requested)
+        return self.failure is not None or (self.iterates_singly and self.group.is_alone and bool(self.interrupt.requested))
+
+    def after_iteration(self, before: int, done: int) -> bool:
+        """Show the progress within a chunk, of ``before + done`` iterations. Return False if the chunk is to end here."""
+        trained = self.trained + before + done
+        self.progress.advance(self.plan.rows_at(trained), self.pace.eta(trained))
+        return not self.cut_short
 
     def keep(self, states: PyTree, record: Record) -> None:
         """Log a record, keep its policies if they are the best so far, and save if a checkpoint is due."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from jaxrl import make_env
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.runtime.cli.film import _host_player
+from jaxrl.runtime.console import progress
 from jaxrl.runtime.evaluation.evaluate import evaluate
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.runtime.samplers.stepper import Stepper
@@ -342,18 +344,24 @@ class Pressed(Clock):
         return super().step(action)
 
 
-def test_ctrl_c_ends_a_chunk_after_the_current_iteration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Also the last chunk. A resumed run continues in the middle of the chunk."""
+def test_ctrl_c_ends_a_chunk_after_the_current_iteration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also the last chunk. A resumed run continues in the middle of the chunk. The display shows each iteration."""
+    monkeypatch.setattr(progress, "SILENCE", 0.0)
     agent = small_ppo(HostEnv(Pressed, spaces.Box(0, np.inf, (1,)), spaces.Discrete(2), name="Pressed"))
     rows = agent.steps_per_iteration
 
     def train() -> Any:
-        return jaxrl.run(agent, 10 * rows, out=tmp_path, chunk_iterations=4, eval_every=0, quiet=True)
+        return jaxrl.run(agent, 10 * rows, out=tmp_path, chunk_iterations=4, eval_every=0)
 
     for begin, iteration in ((0, 6), (6, 9)):
         monkeypatch.setattr(Pressed, "when", Pressed.row + (iteration - begin) * agent.rollout_length)
         with pytest.raises(RunInterrupted, match=f"stopped at step {iteration * rows} of {10 * rows}"):
             train()
+        shown = re.findall(r"^step +(\d+)/\d+  ETA (.*)$", capsys.readouterr().out, re.MULTILINE)
+        assert [int(step) for step, _ in shown] == [n * rows for n in range(begin + 1, iteration + 1)]
+        assert [eta == "–" for _, eta in shown] == [n == 0 for n in range(iteration - begin)]
     state, history = train()
     assert history["iteration"].tolist() == [4, 6, 8, 9, 10] and state.iteration.tolist() == [10]
     np.testing.assert_array_equal(history["env_steps"], history["iteration"][:, None] * rows)

@@ -7,10 +7,8 @@ import csv
 import gc
 import io
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +20,7 @@ import jaxrl
 from jaxrl.runtime import run as run_module
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.checkpoint.restore import restore
-from jaxrl.runtime.console.progress import Lines, duration, short, spread
-from jaxrl.runtime.console.streams import Screen
+from jaxrl.runtime.console.progress import duration, short, spread
 from jaxrl.runtime.logs.provenance import commit
 from jaxrl.runtime.logs.records import FIRST_COLUMNS, OF_EVALUATIONS
 from jaxrl.runtime.plots import draw as plots
@@ -350,19 +347,6 @@ def test_lines_of_progress(finished: Finished) -> None:
     assert end.endswith(f"results in {finished.folder}")
 
 
-def test_a_line_has_the_last_return_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    """An episode of 500 steps need not end in every chunk, nor in the last one."""
-    lines = Lines("title", 500, Screen(sys.stdout))
-    nan, alive = np.nan, np.zeros(2, bool)
-    chunks = ([nan, nan], alive), ([4.0, nan], alive), ([nan, 8.0], alive), ([nan, nan], alive), ([nan, nan], ~alive)
-    for number, (returns, diverged) in enumerate(chunks, 1):
-        record = {"rows": 100 * number, "sps": 10.0, "diverged": diverged, "charts/episodic_return": np.array(returns)}
-        lines.update(record, 1.0, 0.0)
-    shown = [line.partition(" env steps/s")[0] for line in capsys.readouterr().out.splitlines()[1:]]
-    returns = ["", "return 4.00  ", "return 6.00 ± 2.00  ", "return 6.00 ± 2.00  ", ""]
-    assert shown == [f"step {100 * (i + 1)}/500  {text}10" for i, text in enumerate(returns)]
-
-
 def test_quiet_is_quiet(agent: Agent, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     faked(monkeypatch, {})
     run(agent, 100, seeds=2, quiet=True)
@@ -380,42 +364,6 @@ def test_seeds_have_hyperparams_of_their_own_and_a_diverged_one_is_named_once(ca
     assert "3 seeds divide over 1 of 2 devices only" in out
     loss = history["losses/value_loss"]
     assert np.isfinite(loss[:, :2]).all() and np.isnan(loss[-1, 2])
-
-
-def test_panel_in_a_terminal() -> None:
-    from rich.console import Console
-
-    from jaxrl.runtime.console.progress import Live
-
-    console = Console(force_terminal=True, width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115 - until the test ends
-    live = Live("PPO · Env · 2 seeds", 1000, console)
-    record = {
-        "rows": 500,
-        "sps": 123_456.0,
-        "diverged": np.zeros(2, bool),
-        "charts/episodic_return": np.array([1.0, 3.0]),
-        "evaluation/episodic_return": np.array([400.0, 500.0]),
-        "losses/value_loss": np.array([0.25, np.nan]),
-    }
-    live.update(record, 75.0, 6.4)
-    record = {**record, **dict.fromkeys(("evaluation/episodic_return", "charts/episodic_return"), np.full(2, np.nan))}
-    live.update(record, 75.0, 6.4, [(1200.0, 1.0, 0), (800.0, 2.0, 1)])
-    live.note("a note")
-    live.close()
-    text = console.export_text()
-    for part in (
-        "PPO · Env · 2 seeds",
-        "500 / 1,000",
-        "ETA 1:15 min",
-        "2.00 ± 1.00",
-        "450.0 ± 50.0",
-        "123k",
-        "6.4 s",
-        "0.25",
-        "workers 1.2k+800/s, lag 2, 1 restarts",
-        "a note",
-    ):
-        assert part in text
 
 
 def test_numbers_for_people() -> None:
