@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks import comparison, pictures, speed_picture
 from benchmarks.arguments import RESULTS, make_parser
 from benchmarks.cases import CASES, GROUPS
+from benchmarks.experiment import Experiment
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.peer import PEERS, PeerError
 from benchmarks.protocol import WorkerError
@@ -69,11 +70,25 @@ def run_scores(options: argparse.Namespace) -> int:
 
     out, data, force = options.out / "scores", options.datasets, options.force
     experiments = [EXPERIMENTS[name] for name in options.names or EXPERIMENTS]
+    if options.seed is not None:
+        return run_seeds(experiments, options)
     check_data(experiments, out, data, force=force)
     results = [run_experiment(each, out, options.work, datasets=data, force=force) for each in experiments]
     print(score_report(results))
     write_table(options.out)
     return int(not all(result["passed"] for result in results))
+
+
+def run_seeds(experiments: Sequence[Experiment], options: argparse.Namespace) -> int:
+    from benchmarks.seed_parts import run_seed
+
+    try:
+        for each in experiments:
+            run_seed(each, options.seed, options.out / "scores", options.work, force=options.force)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
 
 
 def run_reproduce(options: argparse.Namespace) -> int:

@@ -93,6 +93,9 @@ def make_parser() -> argparse.ArgumentParser:
     scores = commands.add_parser("scores", help="returns at the end of training, with intervals and curves; resumable")
     scores.add_argument("names", nargs="*", type=experiment, metavar="NAME", help=f"default: all of {', '.join(EXPERIMENTS)}")
     scores.add_argument("--force", action="store_true", help="run finished and partial experiments again from the beginning")
+    scores.add_argument(
+        "--seed", type=int, help="train only this seed, for instance on another core; the last one joins the results of all"
+    )
     scores.add_argument("--work", type=Path, default=WORK, help=f"folder for checkpoints (default: {WORK})")
     scores.add_argument("--datasets", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
 

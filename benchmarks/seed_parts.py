@@ -1,0 +1,105 @@
+"""Scores trained one seed at a time, on several cores or machines, for experiments that take days."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.experiment import Experiment
+from benchmarks.scores import bootstrap_interval, describe, finished, train_and_evaluate
+from benchmarks.thin import curve_key, write_thin
+from jaxrl.runtime.console.progress import duration
+
+FOLDER = "seeds"
+"""Folder of the parts, in that of the scores."""
+NEED_ALL_SEEDS = ("last_episodes", "data", "against", "most_above", "least_correlation")
+"""Fields of experiments that measure more than greedy returns."""
+
+
+def run_seed(experiment: Experiment, seed: int, out: Path, work: Path, *, force: bool = False, quiet: bool = False) -> None:
+    """Train one seed of an experiment, or read its existing part. With the last part, write the result of all seeds.
+
+    Args:
+      out: Folder for ``NAME.json``. Parts are in ``seeds/NAME-SEED.json`` until all are there.
+      work: Folder that holds the run in ``NAME-SEED/`` until its end; the same command resumes it.
+      force: Run it even if its part, the whole result, or a partial run, exists.
+
+    Raises:
+      ValueError: the experiment has no such seed, or more is measured than greedy returns.
+    """
+    if not 0 <= seed < experiment.num_seeds:
+        raise ValueError(f"{experiment.name} has the seeds 0 to {experiment.num_seeds - 1}, not {seed}")
+    if more := [name for name in NEED_ALL_SEEDS if getattr(experiment, name) != Experiment._field_defaults[name]]:
+        raise ValueError(f"the seeds of {experiment.name} cannot be trained apart, because of its {', '.join(more)}")
+    path, folder = _part(experiment, seed, out), work / f"{experiment.name}-{seed}"
+    tell = (lambda text: None) if quiet else print
+    if not force and finished(out / f"{experiment.name}.json", experiment):
+        tell(f"{experiment.name}: the result of all seeds exists (--force runs this seed again)")
+        return
+    if force:
+        shutil.rmtree(folder, ignore_errors=True)
+        path.unlink(missing_ok=True)
+    alone = experiment._replace(num_seeds=1)
+    if (part := finished(path, alone)) is None:
+        part = train_and_evaluate(alone, folder, quiet, first_seed=seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_thin(path, part)
+        shutil.rmtree(folder, ignore_errors=True)
+    tell(f"{experiment.name}, seed {seed}: {part['mean']:.1f}; trained in {duration(part['train_seconds'])}")
+    join(experiment, out, tell)
+
+
+def join(experiment: Experiment, out: Path, tell: Any) -> None:
+    """Write the result of all seeds and delete the parts, or tell which seeds are missing."""
+    paths = [_part(experiment, seed, out) for seed in range(experiment.num_seeds)]
+    parts = [finished(path, experiment._replace(num_seeds=1)) for path in paths]
+    if missing := [seed for seed, part in enumerate(parts) if part is None]:
+        tell(f"{experiment.name}: still to train: {', '.join(f'--seed {seed}' for seed in missing)}")
+        return
+    result = joined(experiment, [part for part in parts if part is not None])
+    write_thin(out / f"{experiment.name}.json", result)
+    for path in paths:
+        path.unlink()
+    tell(
+        f"{experiment.name}: {result['mean']:.1f}, required: {experiment.asked}, {'passed' if result['passed'] else 'NOT passed'}"
+    )
+
+
+def joined(experiment: Experiment, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the result of an experiment from those of its seeds, in their order."""
+    scores = np.array([part["scores"][0] for part in parts])
+    together: dict[str, Any] = {
+        "experiment": describe(experiment),
+        "asked": experiment.asked,
+        "passed": experiment.passes(scores.tolist()),
+        "mean": float(scores.mean()),
+        "interval": bootstrap_interval(scores),
+        "scores": scores.tolist(),
+        "seeds": [*range(experiment.num_seeds)],
+        "train_seconds": sum(part["train_seconds"] for part in parts),
+        "command": f"{parts[0]['command']} --seed SEED",
+        "date": max(part["date"] for part in parts),
+        "commit": _all(part["commit"] for part in parts),
+        "hardware": parts[0]["hardware"] | {"cpu": _all(part["hardware"]["cpu"] for part in parts)},
+        "history": joined_history([part["history"] for part in parts]),
+    }
+    return dict(parts[0]) | together
+
+
+def joined_history(histories: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:
+    """Join thin histories of single seeds, at the points of the first. Others are interpolated linearly."""
+    key, steps = curve_key(histories[0]), histories[0]["env_steps"]
+    curves = [np.interp(steps, each["env_steps"], np.ravel(each[key])) for each in histories]
+    return {"env_steps": steps, key: [[round(float(x), 4) for x in point] for point in np.transpose(curves)]}
+
+
+def _part(experiment: Experiment, seed: int, out: Path) -> Path:
+    return out / FOLDER / f"{experiment.name}-{seed}.json"
+
+
+def _all(values: Any) -> str:
+    return ", ".join(dict.fromkeys(values))

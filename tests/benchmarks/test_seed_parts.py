@@ -1,0 +1,103 @@
+"""Scores of single seeds, and their result together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as command_line
+from benchmarks import scores, seed_parts
+from benchmarks.experiment import Experiment
+from benchmarks.experiments import EXPERIMENTS
+
+TINY = Experiment(
+    "tiny", "make_ppo", "CartPole-v1", {"num_envs": 2, "rollout_length": 8, "num_epochs": 1}, 1_600, 2, 0, episodes=4
+)
+
+
+def part(seed: int, score: float, steps: list[int], returns: list[float], **others: Any) -> dict[str, Any]:
+    """Return the result of one seed of ``TINY``."""
+    return {
+        "name": "tiny",
+        "agent": "PPO",
+        "experiment": scores.describe(TINY._replace(num_seeds=1)),
+        "mean": score,
+        "scores": [score],
+        "seeds": [seed],
+        "train_seconds": 10.0,
+        "command": "python -m benchmarks scores tiny",
+        "date": f"2026-01-0{seed + 1}",
+        "commit": "abc",
+        "hardware": {"cpu": "A", "cores": 1},
+        "history": {"env_steps": steps, "charts/episodic_return": [[x] for x in returns]},
+    } | others
+
+
+def test_results_of_seeds_are_joined() -> None:
+    parts = [
+        part(0, 2.0, [0, 10, 20], [0.0, 1.0, 3.0]),
+        part(1, 5.0, [0, 20], [4.0, 8.0], commit="def", hardware={"cpu": "B", "cores": 1}),
+    ]
+    result = seed_parts.joined(TINY, parts)
+    assert (result["mean"], result["scores"], result["interval"], result["seeds"]) == (3.5, [2.0, 5.0], [2.0, 5.0], [0, 1])
+    assert (result["experiment"], result["passed"], result["train_seconds"]) == (scores.describe(TINY), True, 20.0)
+    assert (result["commit"], result["hardware"]["cpu"], result["date"]) == ("abc, def", "A, B", "2026-01-02")
+    assert result["command"] == "python -m benchmarks scores tiny --seed SEED"
+    assert result["history"] == {"env_steps": [0, 10, 20], "charts/episodic_return": [[0.0, 4.0], [1.0, 6.0], [3.0, 8.0]]}
+
+
+def test_the_last_seed_writes_the_result_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = []
+
+    def train(experiment: Experiment, folder: Path, quiet: bool, *, first_seed: int) -> dict[str, Any]:
+        assert experiment == TINY._replace(num_seeds=1) and folder == tmp_path / "work" / f"tiny-{first_seed}"
+        trained.append(first_seed)
+        return part(first_seed, float(first_seed), [0, 10], [0.0, 1.0])
+
+    monkeypatch.setattr(seed_parts, "train_and_evaluate", train)
+    out, work = tmp_path / "out", tmp_path / "work"
+    for seed in (1, 1, 0):
+        assert not (out / "tiny.json").exists()
+        seed_parts.run_seed(TINY, seed, out, work)
+        told = capsys.readouterr().out.splitlines()
+        assert told[0] == f"tiny, seed {seed}: {seed}.0; trained in 10 s"
+        assert told[1] == ("tiny: 0.5, required: mean ≥ 0, passed" if seed == 0 else "tiny: still to train: --seed 0")
+    assert trained == [1, 0] and json.loads((out / "tiny.json").read_text())["scores"] == [0.0, 1.0]
+    assert [path.name for path in out.rglob("*.json")] == ["tiny.json"]
+    seed_parts.run_seed(TINY, 1, out, work)
+    assert trained == [1, 0] and "exists (--force" in capsys.readouterr().out
+    seed_parts.run_seed(TINY, 1, out, work, force=True)
+    assert trained == [1, 0, 1] and "still to train: --seed 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "message"),
+    [
+        ("ppo-cartpole", 16, "ppo-cartpole has the seeds 0 to 15, not 16"),
+        ("ppo-cartpole", -1, "has the seeds 0 to 15, not -1"),
+        ("ppo-tictactoe", 0, "the seeds of ppo-tictactoe cannot be trained apart, because of its against"),
+        ("iql-pendulum-mixed", 0, "cannot be trained apart, because of its data"),
+    ],
+)
+def test_seeds_that_cannot_be_trained_alone(name: str, seed: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert name in EXPERIMENTS
+    assert command_line.main(["scores", name, "--seed", str(seed), "--out", "nowhere"]) == 2
+    assert message in capsys.readouterr().err and not Path("nowhere").exists()
+
+
+@pytest.mark.slow
+def test_seeds_alone_have_the_scores_that_they_have_together(tmp_path: Path) -> None:
+    together = scores.run_experiment(TINY, tmp_path / "together", tmp_path / "work", quiet=True)
+    for seed in (0, 1):
+        seed_parts.run_seed(TINY, seed, tmp_path, tmp_path / "work", quiet=True)
+    apart = json.loads((tmp_path / "tiny.json").read_text())
+    for name in ("experiment", "agent", "scores", "mean", "interval", "passed", "seeds", "total_steps"):
+        assert apart[name] == together[name], name
+    returns = np.array(apart["history"]["charts/episodic_return"], float)
+    assert returns.shape == (len(apart["history"]["env_steps"]), 2) and np.isfinite(returns).all()
