@@ -64,9 +64,8 @@ def join(experiment: Experiment, out: Path, tell: Any) -> None:
     write_thin(out / f"{experiment.name}.json", result)
     for path in paths:
         path.unlink()
-    tell(
-        f"{experiment.name}: {result['mean']:.1f}, required: {experiment.asked}, {'passed' if result['passed'] else 'NOT passed'}"
-    )
+    verdict = "passed" if result["passed"] else "NOT passed"
+    tell(f"{experiment.name}: {result['mean']:.1f}; required: {experiment.asked}, {verdict}")
 
 
 def joined(experiment: Experiment, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def test_the_last_seed_writes_the_result_of_all(
         seed_parts.run_seed(TINY, seed, out, work)
         told = capsys.readouterr().out.splitlines()
         assert told[0] == f"tiny, seed {seed}: {seed}.0; trained in 10 s"
-        assert told[1] == ("tiny: 0.5, required: mean ≥ 0, passed" if seed == 0 else "tiny: still to train: --seed 0")
+        assert told[1] == ("tiny: 0.5; required: mean ≥ 0, passed" if seed == 0 else "tiny: still to train: --seed 0")
     assert trained == [1, 0] and json.loads((out / "tiny.json").read_text())["scores"] == [0.0, 1.0]
     assert [path.name for path in out.rglob("*.json")] == ["tiny.json"]
     seed_parts.run_seed(TINY, 1, out, work)
