@@ -72,7 +72,7 @@ $(VENV)/.python-$(PYVERSION):
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.python-$(PYVERSION) pyproject.toml
-	@echo "Installing jaxrl and its dependencies into $(VENV): once; several hundred megabytes to download, 2 GB on disk."
+	@echo "Installing jaxrl and its dependencies into $(VENV): once; several hundred megabytes to download, 3 GB on disk."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 

@@ -50,8 +50,11 @@ def experiment(text: str) -> str:
     return one_of(text, EXPERIMENTS, "experiment")
 
 
-def scored(text: str) -> str:
-    return one_of(text, [name for name, each in EXPERIMENTS.items() if not each.data], "experiment that needs no dataset")
+def reproducible(text: str) -> str:
+    name = experiment(text)
+    if EXPERIMENTS[name].data:
+        raise argparse.ArgumentTypeError(f"{name} learns from a dataset; reproduce trains only agents that collect their rows")
+    return name
 
 
 def dataset(text: str) -> str:
@@ -99,11 +102,11 @@ def make_parser() -> argparse.ArgumentParser:
     scores.add_argument("--work", type=Path, default=WORK, help=f"folder for checkpoints (default: {WORK})")
     scores.add_argument("--datasets", type=Path, default=FOLDER, help=f"folder of the datasets (default: {FOLDER})")
 
-    reproduce = commands.add_parser("reproduce", help="train scores again on other seeds, and compare; minutes a score")
-    reproduce.add_argument("names", nargs="*", type=scored, metavar="NAME", help="default: --count random ones of a few minutes")
+    reproduce = commands.add_parser("reproduce", help="train scores again on other seeds, and compare; rewrites docs/results.md")
+    reproduce.add_argument("names", nargs="*", type=reproducible, metavar="NAME", help="default: some random ones of minutes")
     reproduce.add_argument("--count", type=positive, default=3, help="number of scores to draw at random (default: 3)")
     reproduce.add_argument("--first-seed", type=positive, default=1000, help="first of the seeds (default: 1000)")
-    reproduce.add_argument("--scores", type=Path, default=RESULTS, help=f"folder of the results (default: {RESULTS})")
+    reproduce.add_argument("--scores", type=Path, default=RESULTS, help=f"results to compare with (default: {RESULTS})")
     reproduce.add_argument("--work", type=Path, default=REPRODUCED, help=f"folder of the runs (default: {REPRODUCED})")
 
     datasets = commands.add_parser("datasets", help="make the datasets of offline learning by runs of jaxrl; resumable")

@@ -82,7 +82,7 @@ def run_experiment(
         verdict = "passed" if result["passed"] else "NOT passed"
         _, score = pictures.headings(result)
         took = duration(result["train_seconds"])
-        print(f"{experiment.name}: {score}; required: {experiment.asked}, {verdict}; trained in {took}")
+        print(f"{experiment.name}: {score}; required: {experiment.asked}, {verdict}; trained in {took}; run folder deleted")
     return result
 
 

@@ -46,11 +46,11 @@ def test_scores_are_reproduced_if_intervals_overlap(
     assert reproductions.missed({"rows": {"a": found}}) == (verdict == "lower")
 
 
-def test_only_short_rows_without_a_dataset_are_drawn() -> None:
+def test_only_short_rows_with_a_lower_limit_are_drawn() -> None:
     drawn = {name for _ in range(20) for name in reproductions.drawn(Path("benchmarks/results/scores"), 20)}
     results = {name: json.loads(Path(f"benchmarks/results/scores/{name}.json").read_text()) for name in drawn}
     assert len(drawn) > 20 and max(result["train_seconds"] for result in results.values()) < reproductions.SHORT
-    assert not any(result["experiment"].get("data") for result in results.values())
+    assert not any(result["experiment"].get("data") or "≥" not in result["asked"] for result in results.values())
 
 
 @pytest.mark.slow
@@ -65,7 +65,17 @@ def test_a_score_is_reproduced_on_other_seeds(
     assert before["seeds"] == [0, 1] and found["seeds"] == [7, 8] and found["scores"] != before["scores"]
     assert found["published"] == {key: before[key] for key in found["published"]} and before["commit"]
     assert status == (reproductions.verdict(found) == "lower")
-    assert "| a2c-cartpole | 7 to 8 |" in " ".join(capsys.readouterr().out.split())
+    told = capsys.readouterr()
+    assert "| 7 to 8 |" in " ".join(told.out.split()) and "1 of 1: a2c-cartpole, seeds 7 to 8" in told.out + told.err
+    assert "of 1 reproduced; written to" in told.out + told.err
+
+
+def test_rows_that_cannot_be_reproduced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "ppo-cartpole", "--scores", str(tmp_path)]) == 2
+    assert f"no score of ppo-cartpole in {tmp_path / 'scores'}, to compare with" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["reproduce", "bc-pendulum-expert"])
+    assert "bc-pendulum-expert learns from a dataset; reproduce trains only agents" in capsys.readouterr().err
 
 
 def test_each_score_has_a_curve_in_the_site() -> None:

@@ -11,6 +11,7 @@ import tyro
 from jaxrl.algorithms.presets import PRESETS, Preset, find_preset
 from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.cli.flags import read_flags, shown_as
+from jaxrl.runtime.console.progress import short
 from jaxrl.runtime.console.tables import show_table
 
 HELP = """\
@@ -54,7 +55,7 @@ def list_presets() -> None:
             preset.name,
             preset.algorithm,
             f"{preset.env}, {preset.dataset}" if preset.dataset else preset.env,
-            f"{preset.total_steps / 1e6:g}M",
+            short(preset.total_steps),
             str(preset.num_seeds),
             preset.result,
             f"{preset.score.train_seconds} s" if preset.score else "–",

@@ -107,7 +107,8 @@ def _suggestion(folder: Path, shown: str) -> str:
         inside.sort(key=lambda path: -path.stat().st_mtime)
         if inside:
             names = [repr(os.path.join(shown, path.name)) for path in inside[:SUGGESTED]]
-            return f". Name one of the {len(inside)} in it: {', '.join(names)}{', …' * (len(inside) > SUGGESTED)}"
+            which = "the one" if len(inside) == 1 else f"one of the {len(inside)}"
+            return f". Name {which} in it: {', '.join(names)}{', …' * (len(inside) > SUGGESTED)}"
     return ". Name the folder that --out gave, or that the run printed"
 
 
