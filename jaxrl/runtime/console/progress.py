@@ -39,6 +39,9 @@ class Progress(Protocol):
     def update(self, record: Record, eta: float, compile_seconds: float, workers: Sequence[WorkerState] = ()) -> None:
         """Show the record of a finished chunk. ``eta``: seconds until the end; NaN before the first chunk."""
 
+    def compiling(self) -> None:
+        """Show that the run's programs are compiled now."""
+
     def advance(self, rows: int, eta: float) -> None:
         """Show the rows of each seed so far, within a chunk."""
 
@@ -82,6 +85,9 @@ class Lines:
     def note(self, text: str) -> None:
         self._last = time.monotonic()
         print(text, file=self._out, flush=True)
+
+    def compiling(self) -> None:
+        self.note("compiling …")
 
     def advance(self, rows: int, eta: float) -> None:
         if time.monotonic() - self._last >= SILENCE:
@@ -128,6 +134,8 @@ class Live:
             self._evaluation = spread(record, EVALUATION_RETURN)
         self._below = [self._numbers(record, compile_seconds), *([summarise(workers)] if workers else [])]
         self._draw(int(record["rows"]), eta)
+
+    def compiling(self) -> None: ...  # shown from the start
 
     def advance(self, rows: int, eta: float) -> None:
         if time.monotonic() - self._drawn >= 1 / REFRESHES:
@@ -180,6 +188,10 @@ class Displays:
     def update(self, record: Record, eta: float, compile_seconds: float, workers: Sequence[WorkerState] = ()) -> None:
         for display in self._displays:
             display.update(record, eta, compile_seconds, workers)
+
+    def compiling(self) -> None:
+        for display in self._displays:
+            display.compiling()
 
     def advance(self, rows: int, eta: float) -> None:
         for display in self._displays:

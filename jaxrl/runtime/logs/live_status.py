@@ -127,6 +127,8 @@ class LiveStatus:
         with self._lock:
             self._workers, self._is_new = workers, True
 
+    def compiling(self) -> None: ...
+
     def advance(self, rows: int, eta: float) -> None:
         self._eta = time.time() + eta if math.isfinite(eta) else None
 

@@ -120,12 +120,15 @@ class Session:
                 states = with_total_steps(states, hyperparams["total_steps"])
             self.restore_progress(step - self.plan.warmup_iterations, records)
             self.progress.note(f"resumed at step {self.rows:,}{self.files.moved}")
+            if self.ended is None:
+                self.progress.compiling()
             return self.driver.adopt(states, step)
         if self.files:
             init_from, init_which = self.files.begin(init_from, init_which)
         source = None if init_from is None else read_source(init_from, init_which)
         if self.files:
             self.files.announce()
+        self.progress.compiling()
         states = self.driver.init(hyperparams)
         if self.plan.warmup_iterations:
             self.env_steps = np.asarray(self.fetch(states.warmup_rows), np.int64)

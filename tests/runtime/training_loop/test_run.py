@@ -336,9 +336,9 @@ def test_mean_interval_leaves_out_missing_seeds() -> None:
 
 
 def test_lines_of_progress(finished: Finished) -> None:
-    title, rounded, untrained, first, second, third, end = finished.output.splitlines()
+    title, rounded, compiling, untrained, first, second, third, end = finished.output.splitlines()
     assert title == "PPO · gymnax:CartPole-v1 · 4 seeds on 2 devices"
-    assert rounded == "total_steps=150 rounded up to 160: whole iterations of 4 × 8 rows"
+    assert rounded == "total_steps=150 rounded up to 160: whole iterations of 4 × 8 rows" and compiling == "compiling …"
     assert re.fullmatch(r"step   0/160  evaluation \S+ ± \S+  compiled in .*", untrained)
     assert first.startswith("step  64/160  return 1") and "compiled in" not in first and "evaluation" not in first
     assert second.startswith("step 128/160  return ") and "  evaluation " in second and "env steps/s  ETA " in second
