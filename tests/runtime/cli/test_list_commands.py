@@ -28,6 +28,7 @@ from jaxrl.runtime.cli.commands.train import ALGORITHMS, parse, train
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.run_flags import run_flags
 from jaxrl.runtime.console import tables
+from jaxrl.runtime.console.progress import short
 from jaxrl.settings.options import dotted_names, option_fields
 from tests.helpers.agents import gymnax_id, required, slow_unless
 from tests.helpers.datasets import random_dataset
@@ -332,7 +333,8 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     out = output(capsys, "presets")
     for name, preset in PRESETS.items():
         row = next(line for line in out.splitlines() if line.startswith(f"{name} "))
-        assert preset.result in row and preset.env in row and f"{preset.total_steps / 1e6:g}M" in row
+        assert preset.result in row and preset.env in row and f" {short(preset.total_steps)} " in row
+    assert next(line for line in out.splitlines() if line.startswith("ppo-cartpole ")).split()[3] == "500k"
 
 
 # ------------------------------------------------------------------------------------------------------------------------ screen
