@@ -80,15 +80,20 @@ def run_scores(options: argparse.Namespace) -> int:
 
 
 def run_seeds(experiments: Sequence[Experiment], options: argparse.Namespace) -> int:
-    from benchmarks.seed_parts import run_seed
+    """Train one seed of each experiment. Tables are written again once a score has all seeds."""
+    from benchmarks.seed_parts import check_seed, run_seed
 
     try:
         for each in experiments:
-            run_seed(each, options.seed, options.out / "scores", options.work, force=options.force)
+            check_seed(each, options.seed)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    return 0
+    out = options.out / "scores"
+    found = [run_seed(each, options.seed, out, options.work, force=options.force) for each in experiments]
+    if results := [result for result in found if result is not None]:
+        write_table(options.out)
+    return int(not all(result["passed"] for result in results))
 
 
 def run_reproduce(options: argparse.Namespace) -> int:

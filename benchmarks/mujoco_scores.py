@@ -12,7 +12,7 @@ HALFCHEETAH = "envpool:HalfCheetah-v4"
 PPO: dict[str, Any] = PRESETS["ppo-halfcheetah"].settings
 SAC: dict[str, Any] = PRESETS["sac-halfcheetah"].settings
 ATOMS = {"name": "atoms", "num_atoms": 101, "v_min": -50, "v_max": 500}
-"""They span the discounted returns of HalfCheetah in the first 100,000 rows."""
+"""Discounted returns reach 500 at about 5,000 per episode, near which two of three seeds end after 100,000 rows."""
 D4PG = {**SAC, "critics": ATOMS, "n_step": 3}
 CROSSQ = {**SAC, "critic": {"hidden_sizes": (512, 512)}}
 """The original's critics have 2,048 units a layer, which are ten times as slow on a CPU."""

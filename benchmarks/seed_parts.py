@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,26 @@ import numpy as np
 
 from benchmarks.experiment import Experiment
 from benchmarks.scores import bootstrap_interval, describe, finished, train_and_evaluate
-from benchmarks.thin import curve_key, write_thin
+from benchmarks.thin import join_histories, write_thin
 from jaxrl.runtime.console.progress import duration
 
-FOLDER = "seeds"
+PARTS = "seeds"
 """Folder of the parts, in that of the scores."""
 NEED_ALL_SEEDS = ("last_episodes", "data", "against", "most_above", "least_correlation")
 """Fields of experiments that measure more than greedy returns."""
 
 
-def run_seed(experiment: Experiment, seed: int, out: Path, work: Path, *, force: bool = False, quiet: bool = False) -> None:
+def check_seed(experiment: Experiment, seed: int) -> None:
+    """Raise ValueError if the experiment has no such seed, or if more is measured than greedy returns."""
+    if not 0 <= seed < experiment.num_seeds:
+        raise ValueError(f"{experiment.name} has the seeds 0 to {experiment.num_seeds - 1}, not {seed}")
+    if more := [name for name in NEED_ALL_SEEDS if getattr(experiment, name) != Experiment._field_defaults[name]]:
+        raise ValueError(f"the seeds of {experiment.name} cannot be trained apart, because of its {', '.join(more)}")
+
+
+def run_seed(
+    experiment: Experiment, seed: int, out: Path, work: Path, *, force: bool = False, quiet: bool = False
+) -> dict[str, Any] | None:
     """Train one seed of an experiment, or read its existing part. With the last part, write the result of all seeds.
 
     Args:
@@ -28,18 +38,18 @@ def run_seed(experiment: Experiment, seed: int, out: Path, work: Path, *, force:
       work: Folder that holds the run in ``NAME-SEED/`` until its end; the same command resumes it.
       force: Run it even if its part, the whole result, or a partial run, exists.
 
+    Returns:
+      The result of all seeds; None while parts are missing.
+
     Raises:
-      ValueError: the experiment has no such seed, or more is measured than greedy returns.
+      ValueError: see ``check_seed``.
     """
-    if not 0 <= seed < experiment.num_seeds:
-        raise ValueError(f"{experiment.name} has the seeds 0 to {experiment.num_seeds - 1}, not {seed}")
-    if more := [name for name in NEED_ALL_SEEDS if getattr(experiment, name) != Experiment._field_defaults[name]]:
-        raise ValueError(f"the seeds of {experiment.name} cannot be trained apart, because of its {', '.join(more)}")
+    check_seed(experiment, seed)
     path, folder = _part(experiment, seed, out), work / f"{experiment.name}-{seed}"
     tell = (lambda text: None) if quiet else print
-    if not force and finished(out / f"{experiment.name}.json", experiment):
+    if not force and (done := finished(out / f"{experiment.name}.json", experiment)):
         tell(f"{experiment.name}: the result of all seeds exists (--force runs this seed again)")
-        return
+        return done
     if force:
         shutil.rmtree(folder, ignore_errors=True)
         path.unlink(missing_ok=True)
@@ -50,22 +60,23 @@ def run_seed(experiment: Experiment, seed: int, out: Path, work: Path, *, force:
         write_thin(path, part)
         shutil.rmtree(folder, ignore_errors=True)
     tell(f"{experiment.name}, seed {seed}: {part['mean']:.1f}; trained in {duration(part['train_seconds'])}")
-    join(experiment, out, tell)
+    return join_if_complete(experiment, out, tell)
 
 
-def join(experiment: Experiment, out: Path, tell: Any) -> None:
-    """Write the result of all seeds and delete the parts, or tell which seeds are missing."""
+def join_if_complete(experiment: Experiment, out: Path, tell: Callable[[str], object]) -> dict[str, Any] | None:
+    """Write the result of all seeds and delete the parts, or tell which seeds are missing and return None."""
     paths = [_part(experiment, seed, out) for seed in range(experiment.num_seeds)]
     parts = [finished(path, experiment._replace(num_seeds=1)) for path in paths]
     if missing := [seed for seed, part in enumerate(parts) if part is None]:
         tell(f"{experiment.name}: still to train: {', '.join(f'--seed {seed}' for seed in missing)}")
-        return
+        return None
     result = joined(experiment, [part for part in parts if part is not None])
     write_thin(out / f"{experiment.name}.json", result)
     for path in paths:
         path.unlink()
     verdict = "passed" if result["passed"] else "NOT passed"
     tell(f"{experiment.name}: {result['mean']:.1f}; required: {experiment.asked}, {verdict}")
+    return result
 
 
 def joined(experiment: Experiment, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -84,20 +95,13 @@ def joined(experiment: Experiment, parts: Sequence[dict[str, Any]]) -> dict[str,
         "date": max(part["date"] for part in parts),
         "commit": _all(part["commit"] for part in parts),
         "hardware": parts[0]["hardware"] | {"cpu": _all(part["hardware"]["cpu"] for part in parts)},
-        "history": joined_history([part["history"] for part in parts]),
+        "history": join_histories([part["history"] for part in parts]),
     }
     return dict(parts[0]) | together
 
 
-def joined_history(histories: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:
-    """Join thin histories of single seeds, at the points of the first. Others are interpolated linearly."""
-    key, steps = curve_key(histories[0]), histories[0]["env_steps"]
-    curves = [np.interp(steps, each["env_steps"], np.ravel(each[key])) for each in histories]
-    return {"env_steps": steps, key: [[round(float(x), 4) for x in point] for point in np.transpose(curves)]}
-
-
 def _part(experiment: Experiment, seed: int, out: Path) -> Path:
-    return out / FOLDER / f"{experiment.name}-{seed}.json"
+    return out / PARTS / f"{experiment.name}-{seed}.json"
 
 
 def _all(values: Any) -> str:

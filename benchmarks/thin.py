@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,13 @@ def thin_history(history: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
         "env_steps": [round(float(step)) for step in steps[chosen].mean(axis=1)],
         key: [[_short(x) for x in row] for row in returns[chosen]],
     }
+
+
+def join_histories(histories: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
+    """Join thin histories of single seeds, at the points of the first. Others are interpolated linearly."""
+    key, steps = curve_key(histories[0]), histories[0]["env_steps"]
+    curves = [np.interp(steps, each["env_steps"], np.ravel(each[key])) for each in histories]
+    return {"env_steps": steps, key: [[_short(x) for x in point] for point in np.transpose(curves)]}
 
 
 def _short(x: float) -> float | int | None:

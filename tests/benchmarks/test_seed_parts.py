@@ -64,7 +64,8 @@ def test_the_last_seed_writes_the_result_of_all(
     out, work = tmp_path / "out", tmp_path / "work"
     for seed in (1, 1, 0):
         assert not (out / "tiny.json").exists()
-        seed_parts.run_seed(TINY, seed, out, work)
+        result = seed_parts.run_seed(TINY, seed, out, work)
+        assert (result is None) == (seed == 1)
         told = capsys.readouterr().out.splitlines()
         assert told[0] == f"tiny, seed {seed}: {seed}.0; trained in 10 s"
         assert told[1] == ("tiny: 0.5; required: mean ≥ 0, passed" if seed == 0 else "tiny: still to train: --seed 0")
@@ -74,6 +75,19 @@ def test_the_last_seed_writes_the_result_of_all(
     assert trained == [1, 0] and "exists (--force" in capsys.readouterr().out
     seed_parts.run_seed(TINY, 1, out, work, force=True)
     assert trained == [1, 0, 1] and "still to train: --seed 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("score", "status"), [(-1.0, 1), (1.0, 0)])
+def test_the_command_writes_tables_and_fails_if_the_whole_score_does(
+    score: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables: list[Path] = []
+    monkeypatch.setitem(command_line.EXPERIMENTS, "ppo-cartpole", TINY)
+    monkeypatch.setattr(command_line, "write_table", tables.append)
+    monkeypatch.setattr(seed_parts, "train_and_evaluate", lambda *_, first_seed: part(first_seed, score, [0, 10], [0.0, 1.0]))
+    command = ["scores", "ppo-cartpole", "--out", str(tmp_path), "--work", str(tmp_path / "work"), "--seed"]
+    assert command_line.main([*command, "0"]) == 0 and tables == []
+    assert command_line.main([*command, "1"]) == status and tables == [tmp_path]
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def number(x: float, size: float) -> str:
 
 
 def short(x: float) -> str:
-    """Format a rate: 652k, 1.3M."""
+    """Format a large number: 652k, 1.3M."""
     if not np.isfinite(x):
         return "–"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

@@ -123,14 +123,15 @@ class LiveStatus:
             self._is_new = True
 
     def update(self, record: Record, eta: float, compile_seconds: float, workers: Sequence[WorkerState] = ()) -> None:
-        self.advance(0, eta)
         with self._lock:
+            self._eta = _time_in(eta)
             self._workers, self._is_new = workers, True
 
     def compiling(self) -> None: ...
 
     def advance(self, rows: int, eta: float) -> None:
-        self._eta = time.time() + eta if math.isfinite(eta) else None
+        with self._lock:
+            self._eta = _time_in(eta)
 
     def end(self, state: str, reason: str) -> None:
         """Record how the run ended, unless that is recorded already. ``close`` writes it."""
@@ -172,6 +173,10 @@ class LiveStatus:
         if self._is_there():
             with contextlib.suppress(OSError):
                 write_atomically(self._path, _to_json(written, self._path.parent), durable=False)
+
+
+def _time_in(seconds: float) -> float | None:
+    return time.time() + seconds if math.isfinite(seconds) else None
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Displays of a run: lines, and the panel in a terminal."""
+"""Displays of a run: lines, the panel in a terminal, and their numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from jaxrl.runtime.console import progress
-from jaxrl.runtime.console.progress import Lines, Live
+from jaxrl.runtime.console.progress import Lines, Live, duration, short, spread
 from jaxrl.runtime.console.streams import Screen
 
 
@@ -71,3 +71,11 @@ def test_panel_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         "a note",
     ):
         assert part in text
+
+
+def test_numbers_for_people() -> None:
+    assert [short(x) for x in (12, 652_113, 1.3e6, np.nan)] == ["12", "652k", "1.3M", "–"]
+    assert [duration(x) for x in (0.44, 12.3, 187, 8100, np.nan)] == ["0.4 s", "12 s", "3:07 min", "2:15 h", "–"]
+    examples = ([475.23, 481.8], [0.0, 0.0], [0.0012, -0.0012], [1e-5, 1e-5], [np.nan, 24.81])
+    shown = ["478.5 ± 3.3", "0 ± 0", "0.00000 ± 0.00120", "1.00e-05 ± 0.00e+00", "24.8"]
+    assert [spread({"x": np.array(x)}, "x") for x in examples] == shown

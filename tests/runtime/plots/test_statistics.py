@@ -65,3 +65,11 @@ def test_a_missing_seed_is_no_part_of_any_resample() -> None:
     values = np.array([[4.0, NAN, 6.0, NAN, NAN]])
     middle, low, high = seed_interval(values, metric="mean")
     assert (middle, low, high) == (5, 4, 6)
+
+
+def test_mean_interval_leaves_out_missing_seeds() -> None:
+    values = np.array([[1.0, 1.0, 1.0, np.nan], [0.0, 2.0, 4.0, 6.0]])
+    mean, low, high = seed_interval(values, metric="mean")
+    np.testing.assert_allclose(mean, [1, 3])
+    np.testing.assert_allclose([low[0], high[0]], [1, 1])
+    assert 0 < low[1] < 2 and 4 < high[1] < 6

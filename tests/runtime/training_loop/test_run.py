@@ -1,4 +1,4 @@
-"""``jaxrl.run``: seeds over devices, chunks, evaluation, files, progress, interruption, invalid arguments."""
+"""``jaxrl.run``: seeds over devices, chunks, evaluation, files, progress."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import gc
 import io
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,18 +19,13 @@ import jaxrl
 from jaxrl.runtime import run as run_module
 from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.checkpoint.restore import restore
-from jaxrl.runtime.console.progress import duration, short, spread
-from jaxrl.runtime.logs.provenance import commit
 from jaxrl.runtime.logs.records import FIRST_COLUMNS, OF_EVALUATIONS
 from jaxrl.runtime.plots import draw as plots
-from jaxrl.runtime.plots.statistics import seed_interval
 from jaxrl.runtime.run import run
 from jaxrl.runtime.system import devices
 from jaxrl.runtime.trainers.fused import FusedDriver
-from jaxrl.runtime.training_loop.members import check_members
 from jaxrl.runtime.training_loop.plan import make_plan
 from jaxrl.runtime.training_loop.run_config import RunConfig
-from jaxrl.settings.validation import check_seeds
 from jaxrl.training import evaluation_key
 from jaxrl.types import Agent
 from tests.helpers import probes
@@ -293,20 +287,6 @@ def test_config_rebuilds_the_agent(agent: Agent, finished: Finished) -> None:
     assert jaxrl.build(config["agent"]).spec == agent.spec
 
 
-def test_the_commit_says_whether_files_differ_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert commit() is None
-    (tmp_path / "code.py").write_text("x = 1")
-    author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for command in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "first"]):
-        subprocess.run(["git", *command], check=True)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    assert commit() == head
-    (tmp_path / "code.py").write_text("x = 2")
-    assert commit() == f"{head}+changes"
-
-
 def test_checkpoint_holds_the_final_states(finished: Finished) -> None:
     states, folder = finished.states, finished.folder
     restored, info = restore(folder / "checkpoints", states)
@@ -322,14 +302,6 @@ def test_learning_curve_is_a_picture(finished: Finished, tmp_path: Path) -> None
     nothing = {"env_steps": np.zeros((2, 3)), "charts/episodic_return": np.full((2, 3), np.nan)}
     plots.learning_curve(nothing, tmp_path / "none.png", title="nothing")
     assert not (tmp_path / "none.png").exists()
-
-
-def test_mean_interval_leaves_out_missing_seeds() -> None:
-    values = np.array([[1.0, 1.0, 1.0, np.nan], [0.0, 2.0, 4.0, 6.0]])
-    mean, low, high = seed_interval(values, metric="mean")
-    np.testing.assert_allclose(mean, [1, 3])
-    np.testing.assert_allclose([low[0], high[0]], [1, 1])
-    assert 0 < low[1] < 2 and 4 < high[1] < 6
 
 
 # --------------------------------------------------------------------------------------------------------------------- progress
@@ -366,107 +338,8 @@ def test_seeds_have_hyperparams_of_their_own_and_a_diverged_one_is_named_once(ca
     assert np.isfinite(loss[:, :2]).all() and np.isnan(loss[-1, 2])
 
 
-def test_numbers_for_people() -> None:
-    assert [short(x) for x in (12, 652_113, 1.3e6, np.nan)] == ["12", "652k", "1.3M", "–"]
-    assert [duration(x) for x in (0.44, 12.3, 187, 8100, np.nan)] == ["0.4 s", "12 s", "3:07 min", "2:15 h", "–"]
-    examples = ([475.23, 481.8], [0.0, 0.0], [0.0012, -0.0012], [1e-5, 1e-5], [np.nan, 24.81])
-    shown = ["478.5 ± 3.3", "0 ± 0", "0.00000 ± 0.00120", "1.00e-05 ± 0.00e+00", "24.8"]
-    assert [spread({"x": np.array(x)}, "x") for x in examples] == shown
-
-
-# ------------------------------------------------------------------------------------------------------------ invalid arguments
-
-
-@pytest.mark.parametrize(
-    ("seeds", "error", "words"),
-    [
-        (0, ValueError, "seeds=0 must be at least 1"),
-        (True, TypeError, "seeds=True must be a number of seeds"),
-        (2.5, TypeError, r"seeds=2\.5 must be"),
-        ("8", TypeError, "seeds='8' must be"),
-        ([], TypeError, r"seeds=\[\] must be"),
-        ([1, 2.5], TypeError, "must be a number of seeds or a list of integers"),
-        ([[1], [2]], TypeError, "list of integers"),
-        ([3, -1], ValueError, "-1 is outside 0 … 2"),
-        ([2**32], ValueError, "4294967296 is outside"),
-        ([4, 5, 4], ValueError, "4 occurs twice"),
-    ],
-)
-def test_bad_seeds(seeds: Any, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        check_members(check_seeds(seeds))
-
-
-def test_good_seeds() -> None:
-    assert check_seeds(3) == [0, 1, 2]
-    assert check_seeds(np.int64(2)) == [0, 1]
-    assert check_seeds(np.array([5, 2])) == [5, 2]
-    assert check_seeds(range(2, 4)) == [2, 3]
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "words"),
-    [
-        ({"total_steps": 0}, ValueError, "total_steps=0 must be an integer >= 1"),
-        ({"total_steps": 100, "exact_steps": True}, ValueError, "use 96 or 128"),
-        ({"chunk_iterations": 0}, ValueError, "chunk_iterations=0 must be"),
-        ({"eval_every": -1}, ValueError, "eval_every=-1 must be an integer >= 0"),
-        ({"eval_episodes": 0}, ValueError, "eval_episodes=0 must be"),
-        (
-            {"hyperparams": {"learning_rat": 1.0}},
-            TypeError,
-            "unknown hyperparameter 'learning_rat'. Did you mean 'learning_rate'",
-        ),
-        ({"hyperparams": {"num_envs": 8}}, TypeError, "'num_envs'. Sizes and switches belong to the builder"),
-        ({"hyperparams": {"gamma": 1.5}}, ValueError, "gamma=1.5 is not allowed"),
-        ({"hyperparams": {"gamma": [0.9, 0.8, 0.7]}}, ValueError, r"shape \(3,\): it must be one number, or one per seed \(2,\)"),
-        ({"hyperparams": 3}, TypeError, "hyperparams must be a mapping"),
-        ({"on_chunk": 3}, TypeError, "on_chunk=3 must be a function of a Chunk"),
-        ({"save_replay": "no"}, TypeError, "save_replay='no' must be True or False"),
-        ({"tensorboard": None}, TypeError, "tensorboard=None must be True or False"),
-        ({"out": 3}, TypeError, "3 is not a path of a folder or file: give a string"),
-    ],
-)
-def test_bad_settings(agent: Agent, settings: dict[str, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        run(agent, **{"total_steps": 64, "seeds": 2, "quiet": True, **settings})
-
-
-def test_a_warmup_that_leaves_nothing() -> None:
-    with pytest.raises(ValueError, match="use at least 72"):
-        run(small_dqn(probes.action_choice()), 64, quiet=True)
-
-
-def test_an_agent_for_a_device_axis() -> None:
-    with pytest.raises(ValueError, match="axis_name='d': run shards seeds by itself"):
-        run(small_ppo(probes.action_choice(), axis_name="d"), 64, quiet=True)
-
-
 @pytest.mark.slow
 def test_per_seed_hyperparams_on_the_host() -> None:
     agent = small_ppo(hosted(probes.truncation()))
     states, _ = run(agent, 32, seeds=2, hyperparams={"gamma": [0.9, 0.8]}, quiet=True, eval_every=0)
     np.testing.assert_array_equal(states.learner.hyperparams.gamma, np.float32([0.9, 0.8]))
-
-
-def test_out_that_is_not_empty(agent: Agent, tmp_path: Path) -> None:
-    (tmp_path / "something").touch()
-    with pytest.raises(FileExistsError, match=r"out='.*' is not empty and holds no run"):
-        run(agent, 64, out=tmp_path, quiet=True)
-
-
-def test_out_that_cannot_be_written(agent: Agent, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(OSError, match="cannot be written to: it, or a folder above it, is a file"):
-            run(agent, 64, out=out, quiet=True)
-
-
-def test_a_run_that_cannot_start_leaves_no_folder(agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fail() -> None:
-        raise RuntimeError("no")
-
-    driver = faked(monkeypatch, {1: fail})
-    with pytest.raises(RuntimeError, match="no"):
-        run(agent, 64, seeds=2, out=tmp_path / "run", quiet=True)
-    assert driver.closed and not (tmp_path / "run").exists()
