@@ -145,6 +145,7 @@ def _play_fused(agent: Agent, policies: Policy, seeds: list[int], settings: Eval
         return evaluate_pure(agent, policy, key, settings.episodes, explore=settings.explore, max_steps=settings.max_steps)
 
     driver = FusedDriver(agent, seeds, seed_devices(len(seeds)).devices)
+    say("compiling and playing all seeds in one program …")
     return driver.call("play", play, (0, 0, None), np.asarray(seeds, np.uint32), policies, np.uint32(settings.eval_seed))
 
 

@@ -70,9 +70,11 @@ def learning_curve(
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend(loc="best", frameon=False, fontsize=9)
     dress(axes, steps.max(), xlabel=x_name, ylabel=AXIS_NAMES[key])
-    set_title(figure, title)
+    heading = set_title(figure, title)
     if subtitle:
         axes.set_title(subtitle, loc="left", fontsize=9, color=INK)
+        figure.draw_without_rendering()  # this places the axes
+        heading.set_x(axes.get_position().x0)
     save(figure, path)
 
 

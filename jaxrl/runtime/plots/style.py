@@ -41,8 +41,9 @@ def draw_line(
     axes.plot(x, middle, color=colour, linestyle=dashes, linewidth=2.0, marker="o" if len(x) == 1 else None)
 
 
-def set_title(figure: Any, title: str) -> None:
-    figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK)
+def set_title(figure: Any, title: str) -> Any:
+    """Write a title at the left of the figure, and return its text."""
+    return figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK)
 
 
 def dress(axes: Any, last_step: float, *, xlabel: str, ylabel: str) -> None:
