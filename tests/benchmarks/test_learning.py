@@ -26,7 +26,7 @@ def is_short(name: str) -> bool:
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize("name", filter(is_short, EXPERIMENTS))
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if is_short(name)])
 def test_score(name: str, tmp_path: Path) -> None:
     result = run_experiment(EXPERIMENTS[name], tmp_path / "results", tmp_path / "work")
     assert result["passed"], f"{name}: {result['mean']:.1f}, asked: {result['asked']}; per seed: {result['scores']}"
