@@ -98,6 +98,10 @@ D4PG = {
 """Atoms span the discounted returns of Pendulum."""
 
 
+TD3_SWING = {**TD3_PENDULUM, **SAC_SWING, "policy_delay": 1, "exploration_noise": 0.3}
+"""With sequences of 32 rows there are few updates, so the policy takes part in each."""
+
+
 LONG_CHAIN = "MemoryChain-bsuite?memory_length=100"
 GATED = {"core": "attention", "context": 104, "attention_layers": 1, "core_size": 32, "gated": True}
 
@@ -121,7 +125,7 @@ EXPERIMENTS = {
         control(PRESETS["dqn-bitflip"], "control", "hindsight", 0.05),
         Experiment("d4pg-pendulum", "make_ddpg", "Pendulum-v1", D4PG, 20_000, 8, -160),
         Experiment("sac-pendulum-hidden-memoryless", "make_sac", SWING, SMALL, 60_000, 8, -800, at_most=True),
-        Experiment("td3-pendulum-hidden", "make_td3", SWING, {**TD3_PENDULUM, **SAC_SWING}, 60_000, 5, -250),
+        Experiment("td3-pendulum-hidden", "make_td3", SWING, TD3_SWING, 60_000, 5, -250),
         Experiment("dqn-memorychain-memoryless", "make_dqn", CHAIN, {}, 60_000, 8, 0.5, at_most=True),
         Experiment("dqn-cartpole-hidden-memoryless", "make_dqn", HIDDEN, {}, 150_000, 8, 250, at_most=True),
         on_cartpole("dqn-cartpole-long", {}),

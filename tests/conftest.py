@@ -55,7 +55,7 @@ os.environ |= {"RAY_AUTH_TOKEN_PATH": str(RAY_TOKEN), "RAY_ENABLE_WINDOWS_OR_OSX
 os.environ.pop("RAY_ADDRESS", None)
 
 MOST_MAPPINGS = 20_000
-BASE_MEMORY, MOST_GROWTH = 800 * 2**20, 300 * 2**20
+BASE_MEMORY, MOST_GROWTH = 800 * 2**20, 1_500 * 2**20
 """Smallest memory of a process, and growth in bytes after which it drops its compiled programs."""
 resident = BASE_MEMORY
 
