@@ -32,7 +32,7 @@ FAST_COMPILE = XLA_FLAGS="$$(JAX_PLATFORMS=cpu $(BIN)/python -m tests.helpers.fa
 run_tests = @status=0; $(3) $(PYTEST) -n $(WORKERS) --dist loadgroup --max-worker-restart 0 -m "$(1)" $(ARGS) || status=$$?; echo "Left out: $(2)"; exit $$status
 GPU_LEFT_OUT = tests marked gpu (make test-gpu, on a machine with one)
 
-test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow, ray or gpu; about 17 minutes on 2 cores; ARGS="--part 0/4": a quarter of them
+test: $(VENV)/.installed ## run the tests but those marked learning, chaos, slow, ray or gpu; 17 to 30 minutes on 2 cores; ARGS="--part 0/4": a quarter of them
 	$(call run_tests,not learning and not chaos and not slow and not ray and not gpu,tests marked learning or chaos or slow or ray (make test-all); $(GPU_LEFT_OUT),$(FAST_COMPILE))
 
 test-slow: $(VENV)/.installed ## only the tests marked slow; .ci/run takes another part of them each day
