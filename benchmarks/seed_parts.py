@@ -34,7 +34,8 @@ def run_seed(
     """Train one seed of an experiment, or read its existing part. With the last part, write the result of all seeds.
 
     Args:
-      out: Folder for ``NAME.json``. Parts are in ``seeds/NAME-SEED.json`` until all are there.
+      out: Folder for ``NAME.json``. Parts are in ``seeds/NAME-SEED.json`` until all are there. A result of the same experiment
+        with fewer seeds stands for the parts of its seeds.
       work: Folder that holds the run in ``NAME-SEED/`` until its end; the same command resumes it.
       force: Run it even if its part, the whole result, or a partial run, exists.
 
@@ -53,7 +54,10 @@ def run_seed(
     if force:
         shutil.rmtree(folder, ignore_errors=True)
         path.unlink(missing_ok=True)
-    alone = experiment._replace(num_seeds=1)
+    alone, earlier = experiment._replace(num_seeds=1), _of_fewer_seeds(experiment, out)
+    if earlier is not None and seed in earlier["seeds"]:
+        tell(f"{experiment.name}, seed {seed}: {earlier['scores'][seed]:.1f}, in the result of {len(earlier['seeds'])} seeds")
+        return join_if_complete(experiment, out, tell)
     if (part := finished(path, alone)) is None:
         part = train_and_evaluate(alone, folder, quiet, first_seed=seed)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,12 +69,14 @@ def run_seed(
 
 def join_if_complete(experiment: Experiment, out: Path, tell: Callable[[str], object]) -> dict[str, Any] | None:
     """Write the result of all seeds and delete the parts, or tell which seeds are missing and return None."""
-    paths = [_part(experiment, seed, out) for seed in range(experiment.num_seeds)]
+    earlier = _of_fewer_seeds(experiment, out)
+    seeds = range(0 if earlier is None else len(earlier["seeds"]), experiment.num_seeds)
+    paths = [_part(experiment, seed, out) for seed in seeds]
     parts = [finished(path, experiment._replace(num_seeds=1)) for path in paths]
-    if missing := [seed for seed, part in enumerate(parts) if part is None]:
+    if missing := [seed for seed, part in zip(seeds, parts, strict=True) if part is None]:
         tell(f"{experiment.name}: still to train: {', '.join(f'--seed {seed}' for seed in missing)}")
         return None
-    result = joined(experiment, [part for part in parts if part is not None])
+    result = joined(experiment, [part for part in (earlier, *parts) if part is not None])
     write_thin(out / f"{experiment.name}.json", result)
     for path in paths:
         path.unlink()
@@ -80,8 +86,8 @@ def join_if_complete(experiment: Experiment, out: Path, tell: Callable[[str], ob
 
 
 def joined(experiment: Experiment, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the result of an experiment from those of its seeds, in their order."""
-    scores = np.array([part["scores"][0] for part in parts])
+    """Return the result of an experiment from those of its seeds, one or several in each part, in their order."""
+    scores = np.concatenate([part["scores"] for part in parts])
     together: dict[str, Any] = {
         "experiment": describe(experiment),
         "asked": experiment.asked,
@@ -91,7 +97,7 @@ def joined(experiment: Experiment, parts: Sequence[dict[str, Any]]) -> dict[str,
         "scores": scores.tolist(),
         "seeds": [*range(experiment.num_seeds)],
         "train_seconds": sum(part["train_seconds"] for part in parts),
-        "command": f"{parts[0]['command']} --seed SEED",
+        "command": f"python -m benchmarks scores {experiment.name} --seed SEED",
         "date": max(part["date"] for part in parts),
         "commit": _all(part["commit"] for part in parts),
         "hardware": parts[0]["hardware"] | {"cpu": _all(part["hardware"]["cpu"] for part in parts)},
@@ -104,5 +110,13 @@ def _part(experiment: Experiment, seed: int, out: Path) -> Path:
     return out / PARTS / f"{experiment.name}-{seed}.json"
 
 
+def _of_fewer_seeds(experiment: Experiment, out: Path) -> dict[str, Any] | None:
+    """Return the result of the experiment with its first seeds only, from before its number of seeds was raised."""
+    path = out / f"{experiment.name}.json"
+    fewer = (finished(path, experiment._replace(num_seeds=number)) for number in range(1, experiment.num_seeds))
+    return next((result for result in fewer if result is not None), None)
+
+
 def _all(values: Any) -> str:
-    return ", ".join(dict.fromkeys(values))
+    """Join different values. Each may itself be joined from several."""
+    return ", ".join(dict.fromkeys(each for value in values for each in value.split(", ")))

@@ -47,10 +47,13 @@ def thin_history(history: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
 
 
 def join_histories(histories: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
-    """Join thin histories of single seeds, at the points of the first. Others are interpolated linearly."""
-    key, steps = curve_key(histories[0]), histories[0]["env_steps"]
-    curves = [np.interp(steps, each["env_steps"], np.ravel(each[key])) for each in histories]
-    return {"env_steps": steps, key: [[_short(x) for x in point] for point in np.transpose(curves)]}
+    """Join thin histories of one or several seeds each, at the points of the first. Others are interpolated linearly."""
+    key, steps, curves = curve_key(histories[0]), np.array(histories[0]["env_steps"]), list[np.ndarray]()
+    for each in histories:
+        for curve in np.array(each[key], float).T:  # null is NaN
+            known = ~np.isnan(curve)
+            curves.append(np.interp(steps, np.array(each["env_steps"])[known], curve[known]))
+    return {"env_steps": steps.tolist(), key: [[_short(x) for x in point] for point in np.transpose(curves)]}
 
 
 def _short(x: float) -> float | int | None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command_line
-from benchmarks import scores, seed_parts
+from benchmarks import scores, seed_parts, thin
 from benchmarks.experiment import Experiment
 from benchmarks.experiments import EXPERIMENTS
 
@@ -75,6 +75,31 @@ def test_the_last_seed_writes_the_result_of_all(
     assert trained == [1, 0] and "exists (--force" in capsys.readouterr().out
     seed_parts.run_seed(TINY, 1, out, work, force=True)
     assert trained == [1, 0, 1] and "still to train: --seed 0" in capsys.readouterr().out
+
+
+def test_further_seeds_join_a_result_of_fewer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = part(0, 3.0, [0, 10], [0.0, 1.0], experiment=scores.describe(TINY), scores=[2.0, 4.0], seeds=[0, 1])
+    two["history"]["charts/episodic_return"] = [[0.0, None], [1.0, 2.0]]
+    thin.write_thin(tmp_path / "tiny.json", two)
+    trained = []
+
+    def train(experiment: Experiment, folder: Path, quiet: bool, *, first_seed: int) -> dict[str, Any]:
+        trained.append(first_seed)
+        return part(first_seed, float(first_seed), [0, 20], [0.0, 8.0], commit="def")
+
+    monkeypatch.setattr(seed_parts, "train_and_evaluate", train)
+    more = TINY._replace(num_seeds=4)
+    assert seed_parts.run_seed(more, 1, tmp_path, tmp_path / "work") is None
+    assert "seed 1: 4.0, in the result of 2 seeds\ntiny: still to train: --seed 2, --seed 3\n" in capsys.readouterr().out
+    assert seed_parts.run_seed(more, 3, tmp_path, tmp_path / "work") is None
+    result = seed_parts.run_seed(more, 2, tmp_path, tmp_path / "work")
+    assert trained == [3, 2] and result is not None and result == json.loads((tmp_path / "tiny.json").read_text())
+    assert (result["scores"], result["seeds"], result["mean"]) == ([2.0, 4.0, 2.0, 3.0], [0, 1, 2, 3], 2.75)
+    assert (result["experiment"], result["train_seconds"], result["commit"]) == (scores.describe(more), 30.0, "abc, def")
+    assert result["history"]["charts/episodic_return"] == [[0.0, 2.0, 0.0, 0.0], [1.0, 2.0, 4.0, 4.0]]
+    assert [path.name for path in tmp_path.rglob("*.json")] == ["tiny.json"]
 
 
 @pytest.mark.parametrize(("score", "status"), [(-1.0, 1), (1.0, 0)])
