@@ -51,7 +51,7 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
         raise FileNotFoundError(f"{shown!r} is not a folder of one or more runs: {reason}")
     found = []
     for path, folders, files in os.walk(top):
-        folders.sort(key=_natural)
+        folders.sort(key=by_numbers)
         if CONFIG in files and RECORDS in files:
             found.append(Path(path))
             folders.clear()
@@ -62,7 +62,7 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
     raise FileNotFoundError(f"{shown!r} holds no run: neither it nor a folder below it has both {CONFIG} and {RECORDS}")
 
 
-def _natural(name: str) -> list[str | float]:
+def by_numbers(name: str) -> list[str | float]:
     """Return a sort key by the numbers in a name: ``lr=0.0003,envs=8`` < ``lr=0.0003,envs=16`` < ``lr=0.001,envs=8``."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", name)  # alternating text and numbers
     return [float(part) if place % 2 else part for place, part in enumerate(parts)]

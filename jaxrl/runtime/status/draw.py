@@ -11,7 +11,9 @@ BAR = 40
 """Most columns of the progress bar."""
 
 NARROW = 70
-"""Least columns of a terminal that shows paths in tables."""
+"""Least columns of a terminal that shows ``WIDE`` columns of tables."""
+
+WIDE = ("algorithm", "environment", "log")
 
 STYLES = {
     **dict.fromkeys(("running", "finished"), "green"),
@@ -38,10 +40,12 @@ def as_renderable(report: Report, width: int) -> Any:
 
 
 def _fitted(section: Section, width: int) -> Section:
-    """Leave paths out of a table that has no room for them; the folder that holds them is shown above it."""
-    if section.columns and section.columns[-1] == "log" and width < NARROW:
-        return Section(section.columns[:-1], [row[:-1] for row in section.rows])
-    return section
+    """Leave wide columns out of a table that has no room for them. Names of runs and the folder of logs are still shown."""
+    if section.columns is None or width >= NARROW:
+        return section
+    kept = [index for index, heading in enumerate(section.columns) if heading not in WIDE]
+    columns, *rows = (tuple(row[index] for index in kept) for row in (section.columns, *section.rows))
+    return Section(columns, rows)
 
 
 def _table(section: Section) -> Any:
@@ -53,7 +57,7 @@ def _table(section: Section) -> Any:
     for index, heading in enumerate(section.columns or ("", "")):
         style = "dim" if is_labelled and index == 0 else ""
         # Labels and numbers are kept whole; texts, names of jobs and paths are folded.
-        is_text = index == 1 if is_labelled else heading in ("job", "log")
+        is_text = index == 1 if is_labelled else heading in ("job", "log", "run", "environment")
         table.add_column(heading, no_wrap=not is_text, overflow="fold", style=style)
     for row in section.rows:
         table.add_row(*(Text(cell, style=STYLES.get(cell.partition(":")[0].partition(";")[0], "")) for cell in row))

@@ -5,17 +5,17 @@ Texts come from files that may be untrusted, so characters that could control a 
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxrl.runtime.console.progress import duration, number, short
+from jaxrl.runtime.status.folder_status import AnyStatus, FolderStatus, OneStatus
 from jaxrl.runtime.status.process_state import LIVE, WELL
 from jaxrl.runtime.status.run_status import Checkpoint, Returns, RunStatus
 from jaxrl.runtime.status.search_status import SearchStatus
 from jaxrl.runtime.status.sweep_status import WAITING, JobStatus, SweepStatus
-
-AnyStatus = RunStatus | SweepStatus | SearchStatus
 
 RESUMABLE = ("stopped", "failed", "gone")
 
@@ -39,9 +39,34 @@ class Report(NamedTuple):
 
 def report(status: AnyStatus, now: float) -> Report:
     """Return all that is known, for people."""
+    if isinstance(status, FolderStatus):
+        return _of_folder(status)
     if isinstance(status, SearchStatus):
         return _of_search(status, now)
     return _of_run(status, now) if isinstance(status, RunStatus) else _of_sweep(status, now)
+
+
+def _of_folder(folder: FolderStatus) -> Report:
+    columns = ("run", "algorithm", "environment", "state", "progress", "return", "ETA")
+    rows = [
+        tuple(map(printable, (os.path.relpath(each.folder, folder.folder), each.algorithm, each.environment, *_summary(each))))
+        for each in folder.runs
+    ]
+    live = sum(each.state in LIVE for each in folder.runs)
+    title = printable(f"{folder.folder}: {live} of {len(rows)} running")
+    problems = Section(None, [("problem", printable(problem)) for problem in folder.problems])
+    return Report(title, None, [problems, Section(columns, rows)])
+
+
+def _summary(status: OneStatus) -> tuple[str, str, str, str]:
+    """Return state, progress, return and time to the end."""
+    if isinstance(status, RunStatus):
+        eta = "–" if status.eta_seconds is None else duration(status.eta_seconds)
+        return status.state, _percent(status.progress) or "–", _spread(_latest(status)), eta
+    if isinstance(status, SweepStatus):
+        return status.state, f"{status.done} of {len(status.jobs)} jobs", "–", "–"
+    best = "–" if status.best_score is None else number(status.best_score, status.best_score)
+    return status.state, f"{status.ended} of {status.trials} trials", best, "–"
 
 
 def _of_search(search: SearchStatus, now: float) -> Report:
@@ -111,8 +136,7 @@ def _job_row(job: JobStatus) -> tuple[str, ...]:
     steps = "–" if run.rows is None else f"{run.rows:,}"
     speed = "–" if run.steps_per_second is None or job.state not in LIVE else short(run.steps_per_second)
     eta = "–" if run.eta_seconds is None else duration(run.eta_seconds)
-    returned = _spread(run.evaluation_return or run.training_return)
-    return (printable(job.job), job.state, _percent(run.progress) or "–", steps, returned, speed, eta)
+    return (printable(job.job), job.state, _percent(run.progress) or "–", steps, _spread(_latest(run)), speed, eta)
 
 
 def state_in_words(run: RunStatus, now: float) -> str:
@@ -154,6 +178,8 @@ def checkpoint_in_words(last: Checkpoint | None, best: Checkpoint | None, now: f
 
 def lines(status: AnyStatus) -> list[str]:
     """Return a line for a run, or one for each job and one for the sweep, which change only when they do."""
+    if isinstance(status, FolderStatus):
+        return [f"{printable(each.folder)}: {line}" for each in status.runs for line in lines(each)]
     if isinstance(status, RunStatus):
         return [_line(status)]
     if isinstance(status, SearchStatus):
@@ -200,6 +226,12 @@ def _because(reason: str) -> str:
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.0f} %"
+
+
+def _latest(run: RunStatus) -> Returns | None:
+    """Return the later of the returns in training and in evaluations; of the same record, those of evaluations."""
+    known = [returns for returns in (run.evaluation_return, run.training_return) if returns]
+    return max(known, key=lambda returns: returns.rows, default=None)
 
 
 def _spread(returns: Returns | None) -> str:

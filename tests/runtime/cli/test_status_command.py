@@ -25,7 +25,9 @@ from jaxrl.runtime.cli.commands import status as command
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.logs.files import JsonLines, read_records
 from jaxrl.runtime.logs.live_status import End, Message, WorkerState, read_status_file
+from jaxrl.runtime.logs.records import TRAINING_RETURN
 from jaxrl.runtime.run import RunDiverged, RunInterrupted, run
+from jaxrl.runtime.status.folder_status import FolderStatus
 from jaxrl.runtime.status.process_state import STATES
 from jaxrl.runtime.status.run_status import RunStatus
 from jaxrl.runtime.status.sweep_status import SweepStatus
@@ -301,14 +303,10 @@ def test_workers_of_a_run_that_is_killed(tmp_path: Path, capsys: pytest.CaptureF
 def test_what_is_not_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
-    for i in range(4):
-        written(tmp_path / "runs" / f"run{i}")
-        os.utime(tmp_path / "runs" / f"run{i}", (i, i))
     for name, words in {
         "none": "is not a run folder: there is no such folder. Name the folder that --out gave",
         "file": "is not a run folder: it is a file",
-        "empty": "is not a run folder: it has no config.json",
-        "runs": f"it has no config.json. Name one of the 4 in it: '{tmp_path}/runs/run3', '{tmp_path}/runs/run2', ",
+        "empty": "is not a run folder: it has no config.json. Name the folder that --out gave",
     }.items():
         assert main(["status", str(tmp_path / name)]) == 2
         out, err = capsys.readouterr()
@@ -455,6 +453,80 @@ def test_a_damaged_job_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
     cut(folder / "jobs" / "num_envs=2" / "config.json")
     found = as_json(folder, capsys)
     assert found["jobs"][0] == {"job": "num_envs=2", "state": "unknown", "run": None} and "cannot be read" in found["problems"][0]
+
+
+# -------------------------------------------------------------------------------------------------------------- several runs
+
+
+def test_a_folder_has_a_line_for_each_run_below(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path / "run10", 3)
+    written(tmp_path / "run9", 5, end=End("finished", "done", 1.0))
+    written(tmp_path / "group/new", 0)
+    write_sweep(tmp_path / "sweep")
+    write_status(tmp_path / "sweep")
+    code, out = shown(tmp_path, capsys)
+    lines = out.splitlines()
+    assert code == 1 and lines[0] == f"{tmp_path}: 3 of 4 running"  # a job of the sweep failed
+    table = [re.split(r"  +", line) for line in lines[1:]]
+    assert table[0] == ["run", "algorithm", "environment", "state", "progress", "return", "ETA"] and len(table) == 5
+    assert table[1][:6] == ["group/new", "PPO", "Maze-v0", "running", "–", "–"]
+    assert table[2] == ["run9", "PPO", "Maze-v0", "finished", "100 %", "8.50 ± 0.50", "–"]
+    assert table[3][:6] == ["run10", "PPO", "Maze-v0", "running", "60 %", "4.50 ± 0.50"] and table[3][6].endswith(" s")
+    assert table[4] == ["sweep", "ppo", "Maze-v0", "running", "1 of 4 jobs", "–", "–"]
+    found = as_json(tmp_path, capsys)
+    assert list(found) == [field.name for field in dataclasses.fields(FolderStatus)]
+    assert [(each["kind"], each["state"]) for each in found["runs"]] == [
+        ("run", "running"),
+        ("run", "finished"),
+        ("run", "running"),
+        ("sweep", "running"),
+    ]
+    shutil.rmtree(tmp_path / "sweep")
+    assert shown(tmp_path, capsys)[0] == 0
+
+
+@pytest.mark.parametrize("width", [45, 120])
+def test_a_folder_in_a_terminal_of_any_width(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(force_terminal=True, width=width, height=60, file=io.StringIO(), record=True, highlight=False)
+    monkeypatch.setattr(command, "terminal", lambda: console)
+    written(tmp_path / "runs/a-run-with-a-name-that-is-long", 3)
+    assert main(["status", str(tmp_path)]) == 0
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    assert ("environment" in text) == ("Maze-v0" in text) == (width > 70)
+    assert "runs/a-run-with-a-name-that-is-long" in "".join(line.partition(" ")[0] for line in text.splitlines()[1:])
+    assert " running " in text and " 60 % " in text and " 4.50 ± 0.50 " in text
+
+
+@pytest.mark.parametrize(("evaluated_at", "expected"), [(100, "4.50 ± 0.50"), (300, "8.00 ± 0.00"), (200, "4.50 ± 0.50")])
+def test_the_return_of_a_line_is_the_latest(
+    evaluated_at: int, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = written(tmp_path / "run", 3)
+    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    for record in records:
+        record[TRAINING_RETURN] = record.pop(EVALUATION)
+        record |= {EVALUATION: [8.0, 8.0]} if record["rows"] == evaluated_at else {}
+    (folder / "records.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    assert f" {expected} " in shown(tmp_path, capsys)[1]
+
+
+def test_a_run_that_cannot_be_read_is_named_beside_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        written(tmp_path / name)
+    cut(tmp_path / "a/config.json")
+    code, out = shown(tmp_path, capsys)
+    assert code == 1 and re.search(rf"^problem  .*{tmp_path}/a\b.*config\.json", out, re.MULTILINE) and "\nb " in out
+
+
+def test_a_folder_is_watched_until_no_run_is_live(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "a", 5, end=End("finished", "done", 1.0))
+    written(tmp_path / "b", 2)
+    after_each_look(monkeypatch, lambda: write_status(tmp_path / "b", end=End("stopped", "Ctrl-C", 1.0)))
+    code, out = shown(tmp_path, capsys, "--watch")
+    assert code == 1 and out.splitlines()[-1].startswith(f"{tmp_path}/b: stopped  step 200/500 ")
 
 
 # ---------------------------------------------------------------------------------------------------------------------- watch

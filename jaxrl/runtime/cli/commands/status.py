@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from jaxrl.runtime.cli.flags import Flag, read_flags
 from jaxrl.runtime.console.tables import terminal
-from jaxrl.runtime.logs.run_folder import CONFIG
-from jaxrl.runtime.search.log import MANIFEST as SEARCH
-from jaxrl.runtime.search.sweep import MANIFEST
 from jaxrl.runtime.status.draw import as_renderable, as_text
-from jaxrl.runtime.status.in_words import AnyStatus, lines, printable, report
+from jaxrl.runtime.status.folder_status import AnyStatus, FolderStatus, read_status
+from jaxrl.runtime.status.in_words import lines, printable, report
 from jaxrl.runtime.status.process_state import LIVE, WELL
-from jaxrl.runtime.status.run_status import RunStatus, read_run_status
-from jaxrl.runtime.status.search_status import read_search_status
-from jaxrl.runtime.status.sweep_status import WAITING, SweepStatus, read_sweep_status
+from jaxrl.runtime.status.run_status import RunStatus
+from jaxrl.runtime.status.sweep_status import WAITING, SweepStatus
 from jaxrl.runtime.system.disk import at_home
 
 HELP = """\
 Show the state of a run: whether it runs, its progress, speed, returns and last checkpoint, its worker processes with their
-restarts, and its last messages. RUN is the folder of a run, or of a sweep, whose jobs are shown in a line each.
+restarts, and its last messages. RUN is the folder of a run; or of a sweep, whose jobs are shown in a line each; or one with
+runs anywhere below it, which are shown in a line each.
 
 Only the folder is read, so a run on another machine can be shown where both share the folder. No process is disturbed, and no
 code of the run is imported.
@@ -45,19 +40,18 @@ states:
   unknown    the folder does not name its process, as those of jaxrl 0.2 and before
   waiting    a job of a sweep that has not begun
 
-The exit code is 0 for a run that is running or finished, and a sweep whose jobs are; 1 for the other states; 2 if the folder
-cannot be read; 130 after Ctrl-C. With --watch, it is that of the last state.
+The exit code is 0 for a run that is running or finished, and for a sweep or a folder whose runs are; 1 for the other states; 2
+if the folder cannot be read; 130 after Ctrl-C. With --watch, it is that of the last state.
 
 try:
   jaxrl status runs/ppo-CartPole-v1
   jaxrl status runs/ppo-CartPole-v1 --watch
+  jaxrl status runs                              a line for each run
   jaxrl status runs/my-sweep --json
 """
 
 INTERVAL = 1.0
 """Seconds between two looks at the folder."""
-
-SUGGESTED = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +59,7 @@ class StatusOptions:
     """Options of ``jaxrl status``."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of a run, a sweep or a search."""
+    """Folder of a run, a sweep or a search, or one that holds some."""
     json: Flag = False
     """Print one JSON object."""
     watch: Flag = False
@@ -88,32 +82,17 @@ def main(args: Sequence[str]) -> int:
 
 
 def read(run: str) -> AnyStatus:
-    """Read the state of a run, a sweep or a search. Raise FileNotFoundError for any other folder."""
-    folder, now = at_home(run), time.time()
-    if (folder / MANIFEST).exists():
-        return read_sweep_status(folder, run, now)
-    if (folder / SEARCH).exists():
-        return read_search_status(folder, run, now)
+    """Read the state of a run, a sweep or a search, or of all below a folder. Raise FileNotFoundError if there is none."""
     try:
-        return read_run_status(folder, run, now)
+        return read_status(at_home(run), run, time.time())
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error}{_suggestion(folder, run)}") from None
-
-
-def _suggestion(folder: Path, shown: str) -> str:
-    """Return an end of a message that names the runs and sweeps in a folder, newest first."""
-    with contextlib.suppress(OSError):
-        inside = [path for path in folder.iterdir() if any((path / name).exists() for name in (CONFIG, MANIFEST, SEARCH))]
-        inside.sort(key=lambda path: -path.stat().st_mtime)
-        if inside:
-            names = [repr(os.path.join(shown, path.name)) for path in inside[:SUGGESTED]]
-            which = "the one" if len(inside) == 1 else f"one of the {len(inside)}"
-            return f". Name {which} in it: {', '.join(names)}{', …' * (len(inside) > SUGGESTED)}"
-    return ". Name the folder that --out gave, or that the run printed"
+        raise FileNotFoundError(f"{error}. Name the folder that --out gave, or that the run printed") from None
 
 
 def states_of(status: AnyStatus) -> list[str]:
-    """Return its state, and those of its jobs."""
+    """Return its state, and those of its jobs, or those of all runs of a folder."""
+    if isinstance(status, FolderStatus):
+        return [*(state for each in status.runs for state in states_of(each)), *("unknown" for _ in status.problems)]
     return [status.state, *(job.state for job in status.jobs)] if isinstance(status, SweepStatus) else [status.state]
 
 
