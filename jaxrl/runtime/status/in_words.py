@@ -52,8 +52,8 @@ def _of_folder(folder: FolderStatus) -> Report:
         tuple(map(printable, (os.path.relpath(each.folder, folder.folder), each.algorithm, each.environment, *_summary(each))))
         for each in folder.runs
     ]
-    live = sum(each.state in LIVE for each in folder.runs)
-    title = printable(f"{folder.folder}: {live} of {len(rows)} running")
+    running = sum(each.state == "running" for each in folder.runs)
+    title = printable(f"{folder.folder}: {running} of {len(rows)} running")
     problems = Section(None, [("problem", printable(problem)) for problem in folder.problems])
     return Report(title, None, [problems, Section(columns, rows)])
 
