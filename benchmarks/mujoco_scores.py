@@ -47,7 +47,7 @@ COMPARED = (
     cheetah("sac-200k", "make_sac", SAC, 200_000, None),
     cheetah("crossq", "make_crossq", CROSSQ, 100_000, None)._replace(num_seeds=5),
     cheetah("td3-100k", "make_td3", SAC, 100_000, None),
-    cheetah("d4pg", "make_ddpg", D4PG, 100_000, None),
+    cheetah("d4pg", "make_ddpg", D4PG, 100_000, None)._replace(num_seeds=5),
     cheetah("pqn", "make_pqn", PQN, 1_000_000, 1750)._replace(num_seeds=5),  # PPO's score
     cheetah("mpo", "make_mpo", MPO, 300_000, 0.8 * 8885),  # 0.8 of SAC's score
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,6 @@ def _of_fewer_seeds(experiment: Experiment, out: Path) -> dict[str, Any] | None:
     return next((result for result in fewer if result is not None), None)
 
 
-def _all(values: Any) -> str:
-    """Join different values. Each may itself be joined from several."""
-    return ", ".join(dict.fromkeys(each for value in values for each in value.split(", ")))
+def _all(values: Iterable[str]) -> str:
+    """Join different values by semicolons. Each may itself be joined from several."""
+    return "; ".join(dict.fromkeys(each for value in values for each in value.split("; ")))

@@ -32,7 +32,7 @@ def part(seed: int, score: float, steps: list[int], returns: list[float], **othe
         "command": "python -m benchmarks scores tiny",
         "date": f"2026-01-0{seed + 1}",
         "commit": "abc",
-        "hardware": {"cpu": "A", "cores": 1},
+        "hardware": {"cpu": "A, 1", "cores": 1},
         "history": {"env_steps": steps, "charts/episodic_return": [[x] for x in returns]},
     } | others
 
@@ -45,7 +45,7 @@ def test_results_of_seeds_are_joined() -> None:
     result = seed_parts.joined(TINY, parts)
     assert (result["mean"], result["scores"], result["interval"], result["seeds"]) == (3.5, [2.0, 5.0], [2.0, 5.0], [0, 1])
     assert (result["experiment"], result["passed"], result["train_seconds"]) == (scores.describe(TINY), True, 20.0)
-    assert (result["commit"], result["hardware"]["cpu"], result["date"]) == ("abc, def", "A, B", "2026-01-02")
+    assert (result["commit"], result["hardware"]["cpu"], result["date"]) == ("abc; def", "A, 1; B", "2026-01-02")
     assert result["command"] == "python -m benchmarks scores tiny --seed SEED"
     assert result["history"] == {"env_steps": [0, 10, 20], "charts/episodic_return": [[0.0, 4.0], [1.0, 6.0], [3.0, 8.0]]}
 
@@ -87,7 +87,7 @@ def test_further_seeds_join_a_result_of_fewer(
 
     def train(experiment: Experiment, folder: Path, quiet: bool, *, first_seed: int) -> dict[str, Any]:
         trained.append(first_seed)
-        return part(first_seed, float(first_seed), [0, 20], [0.0, 8.0], commit="def")
+        return part(first_seed, float(first_seed), [0, 20], [0.0, 8.0], commit="def", hardware={"cpu": "B", "cores": 1})
 
     monkeypatch.setattr(seed_parts, "train_and_evaluate", train)
     more = TINY._replace(num_seeds=4)
@@ -97,7 +97,8 @@ def test_further_seeds_join_a_result_of_fewer(
     result = seed_parts.run_seed(more, 2, tmp_path, tmp_path / "work")
     assert trained == [3, 2] and result is not None and result == json.loads((tmp_path / "tiny.json").read_text())
     assert (result["scores"], result["seeds"], result["mean"]) == ([2.0, 4.0, 2.0, 3.0], [0, 1, 2, 3], 2.75)
-    assert (result["experiment"], result["train_seconds"], result["commit"]) == (scores.describe(more), 30.0, "abc, def")
+    assert (result["experiment"], result["train_seconds"], result["commit"]) == (scores.describe(more), 30.0, "abc; def")
+    assert result["hardware"]["cpu"] == "A, 1; B"
     assert result["history"]["charts/episodic_return"] == [[0.0, 2.0, 0.0, 0.0], [1.0, 2.0, 4.0, 4.0]]
     assert [path.name for path in tmp_path.rglob("*.json")] == ["tiny.json"]
 
