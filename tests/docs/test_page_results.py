@@ -1,4 +1,4 @@
-"""What the build adds to the pages: results, speeds, equations, links to lines of code."""
+"""Additions of the build to the pages: results, speeds, equations, links to lines of code."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,20 +49,23 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
     if not top.is_dir():
         reason = "it is a file" if top.exists() else "there is no such folder"
         raise FileNotFoundError(f"{shown!r} is not a folder of one or more runs: {reason}")
-    found = []
-    for path, folders, files in os.walk(top):
-        folders.sort(key=by_numbers)
-        if CONFIG in files and RECORDS in files:
-            found.append(Path(path))
-            folders.clear()
-    if found:
+    if found := [*outermost(top, lambda files: {CONFIG, RECORDS} <= files)]:
         return found
     if (top / CONFIG).exists():
         return [top]
     raise FileNotFoundError(f"{shown!r} holds no run: neither it nor a folder below it has both {CONFIG} and {RECORDS}")
 
 
-def by_numbers(name: str) -> list[str | float]:
+def outermost(top: Path, is_wanted: Callable[[set[str]], bool]) -> Iterator[Path]:
+    """Yield the folders at or below ``top`` whose names of files are wanted, sorted by name and number; none inside another."""
+    for path, folders, files in os.walk(top):
+        folders.sort(key=_natural)
+        if is_wanted({*files}):
+            yield Path(path)
+            folders.clear()
+
+
+def _natural(name: str) -> list[str | float]:
     """Return a sort key by the numbers in a name: ``lr=0.0003,envs=8`` < ``lr=0.0003,envs=16`` < ``lr=0.001,envs=8``."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", name)  # alternating text and numbers
     return [float(part) if place % 2 else part for place, part in enumerate(parts)]

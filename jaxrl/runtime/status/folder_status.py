@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxrl.runtime.logs.read_runs import by_numbers
+from jaxrl.runtime.logs.read_runs import outermost
 from jaxrl.runtime.logs.run_folder import CONFIG
 from jaxrl.runtime.search.log import MANIFEST as SEARCH
 from jaxrl.runtime.search.sweep import MANIFEST as SWEEP
@@ -48,7 +47,7 @@ def read_status(folder: Path, shown: str, now: float) -> AnyStatus:
       OSError, ValueError: a run, sweep or search that the folder itself holds cannot be read.
     """
     is_one = any(os.path.lexists(folder / name) for name in MARKS)
-    if not is_one and (inside := [*_inside(folder)]):
+    if not is_one and (inside := [*outermost(folder, lambda files: not MARKS.isdisjoint(files))]):
         return _read_all(folder, inside, shown, now)
     return _read_one(folder, shown, now)
 
@@ -70,12 +69,3 @@ def _read_all(top: Path, folders: list[Path], shown: str, now: float) -> FolderS
         except (OSError, ValueError) as error:
             problems.append(str(error))
     return FolderStatus(folder=shown, runs=runs, problems=problems)
-
-
-def _inside(top: Path) -> Iterator[Path]:
-    """Yield the folders of runs, sweeps and searches below a folder, without those inside of them."""
-    for path, folders, files in os.walk(top):
-        folders.sort(key=by_numbers)
-        if MARKS & {*files}:
-            yield Path(path)
-            folders.clear()
