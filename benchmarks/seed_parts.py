@@ -37,7 +37,7 @@ def run_seed(
       out: Folder for ``NAME.json``. Parts are in ``seeds/NAME-SEED.json`` until all are there. A result of the same experiment
         with fewer seeds stands for the parts of its seeds.
       work: Folder that holds the run in ``NAME-SEED/`` until its end; the same command resumes it.
-      force: Run it even if its part, the whole result, or a partial run, exists.
+      force: Run it even if its part, the whole result, or a partial run, exists. A seed of a result with fewer seeds is not run.
 
     Returns:
       The result of all seeds; None while parts are missing.
