@@ -25,13 +25,13 @@ DQN: dict[str, Any] = {
 EXPLORATION = {"epsilon_start": 1.0, "epsilon_end": 0.05, "exploration_steps": 100_000}
 
 
-def c51(v_max: float) -> dict[str, Any]:
-    return {"head": {"name": "c51", "v_min": 0.0, "v_max": v_max}}
+def c51(v_max: float, num_atoms: int = 51) -> dict[str, Any]:
+    return {"head": {"name": "c51", "num_atoms": num_atoms, "v_min": 0.0, "v_max": v_max}}
 
 
 RAINBOW: dict[str, dict[str, Any]] = {
     "Breakout": DQN | c51(20.0) | {"noise": None} | EXPLORATION,
-    "SpaceInvaders": DQN | c51(40.0),
+    "SpaceInvaders": DQN | c51(50.0, num_atoms=101),
 }
 """Rainbow's settings for each game.
 
@@ -46,7 +46,7 @@ PQN_CHANGES: dict[str, dict[str, Any]] = {"Asterix": {"model": ASTERIX["model"]}
 
 
 def on_minatar(name: str, builder: str, game: str, settings: dict[str, Any], threshold: float | None) -> Experiment:
-    return Experiment(f"{name}-minatar-{game.lower()}", builder, f"{game}-MinAtar", settings, 2_000_000, 4, threshold)
+    return Experiment(f"{name}-minatar-{game.lower()}", builder, f"{game}-MinAtar", settings, 2_000_000, 5, threshold)
 
 
 MINATAR_SCORES = (
