@@ -1,16 +1,16 @@
-"""Experiments on MinAtar's games after two million steps: DQN, Rainbow and PQN beside each other."""
+"""Experiments on MinAtar's games: DQN, Rainbow and PQN beside each other after two million steps, and PPO after ten million."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from benchmarks.experiment import Experiment
-from jaxrl.algorithms.presets.settings import ASTERIX, PQN_MINATAR
+from jaxrl.algorithms.presets.settings import ASTERIX, MINATAR, PQN_MINATAR
 
 COMPARED_GAMES: dict[str, float] = {"Breakout": 10, "SpaceInvaders": 45}
 """Games of the figure that compares variants -> DQN's training return after 5M frames in Young & Tian 2019."""
-FURTHER_GAMES = ("Freeway", "Asterix")
-"""Games on which PQN is measured without a threshold."""
+FURTHER_GAMES = ("Freeway", "Asterix", "Seaquest")
+"""Games on which DQN and PQN are measured without a threshold."""
 
 DQN: dict[str, Any] = {
     "model": {"encoder": "flat"},  # several times as many steps per second as convolutions
@@ -41,16 +41,26 @@ Discounted returns of its policies there are up to 18, near the end of such atom
 """
 
 
-PQN_CHANGES: dict[str, dict[str, Any]] = {"Asterix": {"model": ASTERIX["model"]}}
-"""Settings that differ for a game. An MLP does not learn Asterix; the network with convolutions, as for PPO, does."""
+CHANGES: dict[str, dict[str, Any]] = {"Asterix": {"model": ASTERIX["model"]}}
+"""Settings that differ for a game. PQN with an MLP does not learn Asterix; with convolutions, as for PPO, it does."""
 
 
-def on_minatar(name: str, builder: str, game: str, settings: dict[str, Any], threshold: float | None) -> Experiment:
-    return Experiment(f"{name}-minatar-{game.lower()}", builder, f"{game}-MinAtar", settings, 2_000_000, 5, threshold)
+IDS = {"Seaquest": "gymnasium:minatar.gym:BaseEnv?game=seaquest"}
+"""Games that are not gymnax's, since its Seaquest makes 320 steps in the time in which MinAtar's own makes 56,000."""
+
+
+def on_minatar(
+    name: str, game: str, settings: dict[str, Any], threshold: float | None = None, total_steps: int = 2_000_000
+) -> Experiment:
+    """Return the experiment of the algorithm called ``name`` on a game, with five seeds."""
+    env = IDS.get(game, f"{game}-MinAtar")
+    return Experiment(f"{name}-minatar-{game.lower()}", f"make_{name}", env, settings, total_steps, 5, threshold)
 
 
 MINATAR_SCORES = (
-    *(on_minatar("dqn", "make_dqn", game, DQN | EXPLORATION, published) for game, published in COMPARED_GAMES.items()),
-    *(on_minatar("rainbow", "make_rainbow", game, RAINBOW[game], published) for game, published in COMPARED_GAMES.items()),
-    *(on_minatar("pqn", "make_pqn", game, PQN_MINATAR | PQN_CHANGES.get(game, {}), None) for game in FURTHER_GAMES),
+    *(on_minatar("dqn", game, DQN | EXPLORATION, published) for game, published in COMPARED_GAMES.items()),
+    *(on_minatar("rainbow", game, RAINBOW[game], published) for game, published in COMPARED_GAMES.items()),
+    *(on_minatar("dqn", game, DQN | EXPLORATION | CHANGES.get(game, {})) for game in FURTHER_GAMES),
+    *(on_minatar("pqn", game, PQN_MINATAR | CHANGES.get(game, {})) for game in FURTHER_GAMES),
+    on_minatar("ppo", "Seaquest", MINATAR, total_steps=10_000_000),
 )

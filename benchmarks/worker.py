@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.cases import Case
 from benchmarks.protocol import serve
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "stable_baselines3", "torch", "numpy")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "envpool", "minatar", "stable_baselines3", "torch", "numpy")
 """Packages whose versions are recorded if installed."""
 EPISODES = 128
 """Greedy episodes per trained policy."""

@@ -39,7 +39,17 @@ def test_the_settings_of_experiments_fit(name):
     assert agent.spec["settings"]["total_steps"] == 0  # the run sets it
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/results/scores").glob("*.json")), ids=lambda path: path.stem)
+SCORES = sorted((ROOT / "benchmarks/results/scores").glob("*.json"))
+MISSED = {"td3-pendulum-hidden"}
+"""Experiments whose committed score is worse than required. Their pages say so, and `tests/benchmarks/test_learning.py` leaves
+them out."""
+
+
+def test_which_committed_scores_are_worse_than_required():
+    assert {path.stem for path in SCORES if json.loads(path.read_text(encoding="utf-8"))["passed"] is False} == MISSED
+
+
+@pytest.mark.parametrize("path", SCORES, ids=lambda path: path.stem)
 def test_the_committed_scores_are_of_these_experiments(path):
     """Also those of jaxrl 0.2, whose settings were written differently."""
     assert scores.finished(path, EXPERIMENTS[path.stem]) is not None, f"python -m benchmarks scores {path.stem}"

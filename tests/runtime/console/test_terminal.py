@@ -145,7 +145,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
     terminal = Terminal("train", "ppo", *flags, "--total-steps", "2000000000", "--chunk-iterations", "200000000")
     try:
         terminal.wait_for(lambda: "compiling" in terminal.text)
-        time.sleep(8)
+        time.sleep(20)  # until the chunk computes
         for _ in range(100):
             terminal.press(b"\x03")
             terminal.read(0.3)
