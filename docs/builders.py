@@ -10,7 +10,7 @@ from typing import Any
 from griffe import Extension, Function, GriffeLoader, Parameter, ParameterKind, Parameters, safe_get_annotation
 
 from jaxrl.builder.keywords import with_keywords_of
-from jaxrl.models.config import configured_by
+from jaxrl.models.configured import configured_by
 
 HOMES = {decorator.__name__: decorator.__module__ for decorator in (with_keywords_of, configured_by)}
 """Decorator -> the module that defines the keywords."""

@@ -13,13 +13,14 @@ from functools import partial
 from gymnasium import spaces
 
 from jaxrl.models.batch_renorm import BatchRenorm
-from jaxrl.models.config import ActorCriticConfig, GreedyPolicyConfig, QNetworkConfig, configured_by
+from jaxrl.models.config import ActorCriticConfig, GreedyPolicyConfig, QNetworkConfig
+from jaxrl.models.configured import configured_by
 from jaxrl.models.control import action_value, deterministic_policy, policy_network
 from jaxrl.models.cores import CORES, recurrent
 from jaxrl.models.dynamics.latent import latent_dynamics, latent_prediction, representation
 from jaxrl.models.dynamics.probabilistic import StepPrediction, dynamics_network
 from jaxrl.models.encoders import MLP, encode_space, split_mask
-from jaxrl.models.heads import ActorCriticOutput, PolicyHead
+from jaxrl.models.heads import ActorCriticOutput, PolicyHead, check_initial_std
 from jaxrl.models.images import ImpalaCNN, MinAtarCNN, NatureCNN, board_convolution
 from jaxrl.models.initialisers import ACTIVATIONS, OrthogonalKernel, dense, drawn_at_once, orthogonal, polar
 from jaxrl.models.networks import (
@@ -86,6 +87,7 @@ def actor_critic(observation_space: spaces.Space, action_space: spaces.Space, co
     network = make_network(observation_space, config, activation="tanh")
     if not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete | spaces.Box):
         raise TypeError(f"action_space is {action_space}: actor_critic needs a Discrete, MultiDiscrete or Box space")
+    check_initial_std(config.initial_std, action_space)
     squash, shared, critic = config.squash, config.shared, network
     if config.critic == "privileged":
         check_privileged(observation_space, "critic='privileged'")
@@ -94,14 +96,15 @@ def actor_critic(observation_space: spaces.Space, action_space: spaces.Space, co
         raise ValueError(f"squash=True needs a Box with bounds on all sides, but action_space is {action_space}: leave it out")
     if shared is None:
         shared = config.core is not None or network.has_image
+    heads = config.num_values, config.initial_std
     if config.core is None:
-        return from_linen(ActorCritic(network, action_space, squash, shared, critic, config.num_values))
+        return from_linen(ActorCritic(network, action_space, squash, shared, critic, *heads))
     core = CORES[config.core]
     carry = partial(core.initial_carry, network)
     if shared:
-        return recurrent(RecurrentActorCritic(network, action_space, squash, config.num_values), carry, parallel=core.parallel)
+        return recurrent(RecurrentActorCritic(network, action_space, squash, *heads), carry, parallel=core.parallel)
     both = lambda batch_size: (carry(batch_size), carry(batch_size))  # noqa: E731
-    return recurrent(SeparateActorCritic(network, action_space, squash, critic, config.num_values), both, parallel=core.parallel)
+    return recurrent(SeparateActorCritic(network, action_space, squash, critic, *heads), both, parallel=core.parallel)
 
 
 @component("model")

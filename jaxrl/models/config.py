@@ -1,26 +1,17 @@
-"""Keywords of the built-in networks: types, defaults, texts and checks, in one place.
-
-``configured_by`` gives them to a network function, for type checkers, ``inspect.signature`` and ``help``.
-"""
+"""Keywords of the built-in networks: types, defaults, texts and checks, in one place."""
 
 from __future__ import annotations
 
 import difflib
-import functools
-import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, cast, get_args, get_type_hints
-
-from gymnasium import spaces
+from typing import Annotated, Any, get_args, get_type_hints
 
 from jaxrl.models.convolution import CONVOLUTIONS
 from jaxrl.models.cores import CORES
 from jaxrl.models.images import IMAGE_NETWORKS, LAYOUTS
 from jaxrl.models.initialisers import ACTIVATIONS, DTYPES
-from jaxrl.settings.docstrings import entries, with_entries
-from jaxrl.settings.validation import Count, NonNegative, Range, checked
-from jaxrl.types import Model
+from jaxrl.settings.validation import Count, NonNegative, Positive, Range, checked
 
 CHOICES: dict[str, Collection[Any]] = {
     "encoder": ("auto", *IMAGE_NETWORKS, "flat"),
@@ -137,7 +128,22 @@ class CoreConfig(NetworkConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig(CoreConfig):
+class GaussianConfig(CoreConfig):
+    """Keywords of networks whose policy is a Gaussian for a Box.
+
+    Args:
+      initial_std: standard deviation of a Box's actions before training, in model units: a bounded Box is [−1, 1]. It is that
+        before the squashing of a ``TanhNormal``.
+
+    Raises:
+      ValueError: ``initial_std`` is given for discrete actions.
+    """
+
+    initial_std: Positive = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig(GaussianConfig):
     """Keywords of ``actor_critic``.
 
     Args:
@@ -215,8 +221,8 @@ class ValueNetworkConfig(QNetworkConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyNetworkConfig(CoreConfig):
-    """Keywords of ``policy_network``.
+class RenormConfig(CoreConfig):
+    """Keywords of networks that may have batch renormalisation.
 
     Args:
       batch_renorm: normalise the input of each dense layer by ``BatchRenorm`` (Ioffe 2017; Bhatt et al. 2024), for algorithms
@@ -232,7 +238,12 @@ class PolicyNetworkConfig(CoreConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActionValueConfig(PolicyNetworkConfig):
+class PolicyNetworkConfig(RenormConfig, GaussianConfig):
+    """Keywords of ``policy_network``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionValueConfig(RenormConfig):
     """Keywords of ``action_value``.
 
     Args:
@@ -250,46 +261,6 @@ class ActionValueConfig(PolicyNetworkConfig):
         super().__post_init__()
         if self.dropout and self.core is not None:
             raise ValueError(f"core={self.core!r} and dropout={self.dropout:g} are mutually exclusive: leave one out")
-
-
-# ----------------------------------------------------------------------------------------------------------- network functions
-
-C = TypeVar("C", bound=NetworkConfig)
-P = ParamSpec("P")
-Space = spaces.Space
-OBSERVATION_SPACE = "Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them. Each entry is encoded by its kind."
-
-
-def configured_by(
-    config: Callable[P, C],
-) -> Callable[[Callable[[Space, Space, C], Model]], Callable[Concatenate[Space, Space, P], Model]]:
-    """Return a decorator of a function ``(observation_space, action_space, config)``: it takes the config's fields as keywords.
-
-    The function's docstring documents the action space and what differs; each entry of its Args and Raises replaces the config's.
-    """
-    fields: Any = inspect.signature(config).parameters
-    kinds = inspect.getmro(cast(type, config))[-2::-1]  # without object, NetworkConfig first
-
-    def decorate(build: Callable[[Space, Space, C], Model]) -> Callable[Concatenate[Space, Space, P], Model]:
-        @functools.wraps(build)
-        def network(observation_space: Space, action_space: Space, **keywords: Any) -> Model:
-            for name in keywords.keys() - fields:
-                raise TypeError(f"{build.__name__}() got an unexpected keyword argument {name!r}")
-            return build(observation_space, action_space, cast(Any, config)(**keywords))
-
-        made, signature = cast(Any, network), inspect.signature(build)
-        both_spaces = list(signature.parameters.values())[:2]
-        made.config, made.__signature__ = config, signature.replace(parameters=[*both_spaces, *fields.values()])
-        if build.__doc__:  # python -OO leaves none
-            texts = {"observation_space": OBSERVATION_SPACE} | entries("Args", *kinds, build)
-            args = {name: texts[name] for name in made.__signature__.parameters}
-            made.__doc__ = with_entries(build, Args=args, Raises=entries("Raises", *kinds, build))
-        return made
-
-    return decorate
-
-
-# ---------------------------------------------------------------------------------------------------------------------- checks
 
 
 def _checked(name: str, value: Any, type_: Any) -> Any:

@@ -13,10 +13,11 @@ from gymnasium import spaces
 
 from jaxrl.distributions import Categorical, TanhNormal
 from jaxrl.models.batch_renorm import COLLECTION
-from jaxrl.models.config import ActionValueConfig, CoreConfig, PolicyNetworkConfig, configured_by
+from jaxrl.models.config import ActionValueConfig, CoreConfig, PolicyNetworkConfig
+from jaxrl.models.configured import configured_by
 from jaxrl.models.cores import CORES, recurrent
 from jaxrl.models.encoders import hidden_layers
-from jaxrl.models.heads import masked
+from jaxrl.models.heads import check_initial_std, masked
 from jaxrl.models.initialisers import dense
 from jaxrl.models.networks import RecurrentCore, of_values
 from jaxrl.models.settings import make_network
@@ -38,33 +39,36 @@ class PolicyNetwork(nn.Module):
     network: Network
     action_space: spaces.Box | spaces.Discrete
     deterministic: bool
+    initial_std: float = 1.0
 
     @nn.compact
     def __call__(
         self, inputs: StepInput, valid: Array | None = None, axis_name: str | None = None
     ) -> Categorical | TanhNormal | Array:
         x = Torso(self.network, self.action_space, name="torso")(inputs, valid, axis_name)
-        return _policy(self.action_space, self.deterministic, x, inputs.obs)
+        return _policy(self, x, inputs.obs)
 
 
 class RecurrentPolicyNetwork(RecurrentCore):
     """Torso → core → policy head."""
 
     deterministic: bool
+    initial_std: float = 1.0
 
     @nn.compact
     def heads(self, hidden: Array, obs: PyTree) -> Categorical | TanhNormal | Array:
-        return _policy(self.action_space, self.deterministic, hidden, obs)
+        return _policy(self, hidden, obs)
 
 
-def _policy(space: spaces.Space, deterministic: bool, x: Array, obs: PyTree) -> Categorical | TanhNormal | Array:
-    """Return the output of the policy head that belongs to the module which calls this function."""
+def _policy(module: PolicyNetwork | RecurrentPolicyNetwork, x: Array, obs: PyTree) -> Categorical | TanhNormal | Array:
+    """Return the output of the policy head, whose layers belong to the module that calls this function."""
+    space = module.action_space
     if isinstance(space, spaces.Discrete):
         return Categorical(masked(dense(int(space.n), 0.01, "logits")(x), obs))
     size = math.prod(space.shape or ())
-    if deterministic:
+    if module.deterministic:
         return jnp.tanh(dense(size, 0.01, "action")(x))
-    log_std = jnp.clip(dense(size, 0.01, "log_std")(x), *LOG_STD_RANGE)
+    log_std = jnp.clip(dense(size, 0.01, "log_std")(x) + math.log(module.initial_std), *LOG_STD_RANGE)
     return TanhNormal(dense(size, 0.01, "mean")(x), log_std)
 
 
@@ -116,6 +120,7 @@ def policy_network(observation_space: spaces.Space, action_space: spaces.Space, 
     """
     if not isinstance(action_space, spaces.Box | spaces.Discrete):
         raise TypeError(f"action_space is {action_space}: policy_network needs a Box or Discrete space")
+    check_initial_std(config.initial_std, action_space)
     return _policy_model(observation_space, action_space, config, False)
 
 
@@ -136,10 +141,10 @@ def deterministic_policy(observation_space: spaces.Space, action_space: spaces.S
 
 def _policy_model(observation_space: spaces.Space, action_space: Any, config: CoreConfig, deterministic: bool) -> Model:
     network = make_network(observation_space, config, hidden_sizes=HIDDEN_SIZES)
+    head = action_space, deterministic, getattr(config, "initial_std", 1.0)
     if core := CORES.get(config.core or ""):
-        policy = RecurrentPolicyNetwork(network, action_space, deterministic)
-        return recurrent(policy, partial(core.initial_carry, network), parallel=core.parallel)
-    return from_linen(PolicyNetwork(network, action_space, deterministic), statistics=_statistics(config))
+        return recurrent(RecurrentPolicyNetwork(network, *head), partial(core.initial_carry, network), parallel=core.parallel)
+    return from_linen(PolicyNetwork(network, *head), statistics=_statistics(config))
 
 
 @component("model", home="jaxrl.models")

@@ -30,11 +30,12 @@ class ActorCriticOutput(NamedTuple):
 
 @component("value")
 class PolicyHead(nn.Module):
-    """Policy head: logits for a Discrete or MultiDiscrete space; mean and a state-independent log_std, initially 0, for a Box."""
+    """Policy head: logits for a Discrete or MultiDiscrete space; mean and a state-independent log_std for a Box."""
 
     action_space: spaces.Space
     squash: bool = False
     """Use a ``TanhNormal`` for a Box, whose samples are within the bounds, instead of a ``Normal``."""
+    initial_std: float = 1.0
 
     @nn.compact
     def __call__(self, x: Array, obs: PyTree) -> Categorical | MultiCategorical | Normal | TanhNormal:
@@ -45,7 +46,8 @@ class PolicyHead(nn.Module):
             return MultiCategorical.from_flat(masked(dense(sum(nvec), 0.01, "logits")(x), obs), nvec)
         size = math.prod(self.action_space.shape or ())
         mean = dense(size, 0.01, "mean")(x)
-        log_std = jnp.broadcast_to(self.param("log_std", nn.initializers.zeros, (size,)), mean.shape)
+        start = nn.initializers.constant(math.log(self.initial_std))
+        log_std = jnp.broadcast_to(self.param("log_std", start, (size,)), mean.shape)
         return TanhNormal(mean, log_std) if self.squash else Normal(mean, log_std)
 
 
@@ -64,6 +66,12 @@ class ActionHead(nn.Module):
             return MultiCategorical.from_flat(masked(dense(sum(nvec), 0.01, "logits")(x), obs), nvec)
         action = dense(math.prod(self.action_space.shape or ()), 0.01, "action")(x)
         return jnp.tanh(action) if self.squash else action
+
+
+def check_initial_std(initial_std: float, action_space: spaces.Space) -> None:
+    """Raise ValueError if the keyword is given for actions that have no standard deviation."""
+    if initial_std != 1 and not isinstance(action_space, spaces.Box):
+        raise ValueError(f"initial_std={initial_std:g} has no effect on actions of {action_space}: it is for a Box; leave it out")
 
 
 def masked(logits: Array, obs: PyTree) -> Array:

@@ -28,12 +28,13 @@ class ActorCritic(nn.Module):
     critic: Network
     """The network of the value's torso, if it is not shared."""
     num_values: int | None = None
+    initial_std: float = 1.0
 
     @nn.compact
     def __call__(self, inputs: StepInput) -> ActorCriticOutput:
         torsos = {"torso": self.network} if self.shared else {"actor": self.network, "critic": self.critic}
         features = [Torso(network, self.action_space, name=name)(inputs) for name, network in torsos.items()]
-        policy = PolicyHead(self.action_space, self.squash, name="policy")(features[0], inputs.obs)
+        policy = PolicyHead(self.action_space, self.squash, self.initial_std, name="policy")(features[0], inputs.obs)
         return ActorCriticOutput(policy, of_values(dense(self.num_values or 1, 1.0, "value")(features[-1]), self.num_values))
 
 
@@ -125,10 +126,11 @@ class RecurrentActorCritic(RecurrentCore):
 
     squash: bool
     num_values: int | None = None
+    initial_std: float = 1.0
 
     def setup(self) -> None:
         super().setup()
-        self.policy_head = PolicyHead(self.action_space, self.squash)
+        self.policy_head = PolicyHead(self.action_space, self.squash, self.initial_std)
         self.value_head = dense(self.num_values or 1, 1.0)
 
     def heads(self, hidden: Array, obs: PyTree) -> ActorCriticOutput:
@@ -156,10 +158,11 @@ class SeparateActorCritic(nn.Module):
     squash: bool
     critic_network: Network
     num_values: int | None = None
+    initial_std: float = 1.0
 
     def setup(self) -> None:
         self.actor, self.critic = (RecurrentCore(each, self.action_space) for each in (self.network, self.critic_network))
-        self.policy_head = PolicyHead(self.action_space, self.squash)
+        self.policy_head = PolicyHead(self.action_space, self.squash, self.initial_std)
         self.value_head = dense(self.num_values or 1, 1.0)
 
     def encode(self, inputs: StepInput) -> tuple[Any, Any]:

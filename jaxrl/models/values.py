@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from gymnasium import spaces
 
-from jaxrl.models.config import ValueNetworkConfig, configured_by
+from jaxrl.models.config import ValueNetworkConfig
+from jaxrl.models.configured import configured_by
 from jaxrl.models.heads import masked
 from jaxrl.models.initialisers import ACTIVATIONS, Dense, compute_type, dense, orthogonal
 from jaxrl.models.matmul import dense_layer

@@ -38,6 +38,16 @@ def test_policies_of_all_kinds() -> None:
     assert action.shape == (1, 2)
 
 
+@pytest.mark.parametrize("core", [None, "gru"])
+def test_the_standard_deviation_before_training(core: str | None) -> None:
+    """It depends on the observation: with an output layer of small weights it is close to the asked one."""
+    inputs = example_input(SEEN, BOX)
+    for given, expected in ({}, 1.0), ({"initial_std": 0.4}, 0.4):
+        model = policy_network(SEEN, BOX, hidden_sizes=(8,), core=core, **given)
+        policy = jit(model.apply)(jit(model.init)(KEY(), inputs), model.initial_carry(1), inputs)[1]
+        np.testing.assert_allclose(np.exp(policy.log_std), np.full((1, 2), expected), rtol=0.05)
+
+
 def test_action_values_of_all_kinds() -> None:
     assert params_and_output(action_value(SEEN, BOX), UNIT)[1].shape == (1,)
     assert params_and_output(action_value(SEEN, BOX, num_outputs=7), UNIT)[1].shape == (1, 7)

@@ -406,6 +406,22 @@ def test_a_squashed_head_is_the_gaussian_one_within_the_bounds() -> None:
     np.testing.assert_allclose(policy.mode(), np.tanh(free.mode()), rtol=1e-6)
 
 
+@pytest.mark.parametrize("settings", [{}, {"squash": True}, {"core": "gru"}, {"core": "gru", "shared": False}])
+def test_the_standard_deviation_before_training(settings: dict[str, Any]) -> None:
+    for given, expected in ({}, 1.0), ({"initial_std": 0.4}, 0.4):
+        model, params = init(BOX, **settings, **given)
+        policy = jit(model.apply)(params, model.initial_carry(1), example_input(OBSERVATION, BOX))[1].policy
+        np.testing.assert_allclose(np.exp(policy.log_std), np.full(policy.log_std.shape, expected), rtol=1e-6)
+
+
+def test_discrete_actions_have_no_standard_deviation() -> None:
+    for make in (actor_critic, policy_network):
+        with pytest.raises(ValueError, match=r"initial_std=0.5 has no effect on actions of Discrete.*: it is for a Box"):
+            make(OBSERVATION, DISCRETE, initial_std=0.5)
+        with pytest.raises(ValueError, match=r"initial_std=0.* must be"):
+            make(OBSERVATION, BOX, initial_std=0)
+
+
 @pytest.mark.parametrize(
     "space", [DISCRETE, spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(np.float32(0), np.float32(np.inf), (2,))]
 )

@@ -9,7 +9,8 @@ import flax.linen as nn
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.models.config import NetworkConfig, configured_by
+from jaxrl.models.config import NetworkConfig
+from jaxrl.models.configured import configured_by
 from jaxrl.models.initialisers import dense
 from jaxrl.models.settings import make_network
 from jaxrl.models.torso import Network, Torso
