@@ -1,10 +1,12 @@
-"""Messages of a run: its title, notes at its beginning, diverged seeds, elapsed time, and the gap between greedy evaluations and
-training."""
+"""Messages of a run: its title, notes at its beginning, diverged seeds, values left blank, elapsed time, and the gap between
+greedy evaluations and training."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +50,25 @@ def divergence(seeds: Sequence[int], new: np.ndarray, suspects: Suspects | None,
             f"seed {names(seeds, unknown)}: losses or parameters are NaN or infinite by step {rows:,}: {frozen}; a smaller "
             "learning_rate may help"
         )
+
+
+@dataclass(eq=False)
+class Blanks:
+    """Values that are left out of logs, since infinite values cannot be drawn or averaged. The first are reported."""
+
+    seeds: Sequence[int]
+    note: Callable[[str], Any]
+    reported: bool = False
+
+    def leave_out(self, key: str, value: Any, lost: Any, rows: int) -> Any:
+        """Replace the values of a log key by NaN where ``lost``."""
+        if not np.any(lost):
+            return value
+        if not self.reported:
+            self.reported = True
+            which = f" of seed {names(self.seeds, lost)}" if np.shape(lost) == (len(self.seeds),) else ""
+            self.note(f"{key}{which} is not finite at step {rows:,}: such values are left blank and excluded from means")
+        return np.where(lost, np.nan, value)
 
 
 def spent(seconds: Mapping[str, float]) -> str:

@@ -18,22 +18,13 @@ from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
 from jaxrl.runtime.console.progress import Progress, duration, spread
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs import records as logs
-from jaxrl.runtime.logs.records import (
-    EVALUATION_EPISODES,
-    EVALUATION_LENGTH,
-    EVALUATION_LONGEST,
-    EVALUATION_RETURN,
-    EVALUATION_TIME,
-    Record,
-    as_arrays,
-    known_rows,
-    mean_over_seeds,
-)
+from jaxrl.runtime.logs.records import EVALUATION_RETURN, EVALUATION_TIME, Record, as_arrays, known_rows, mean_over_seeds
 from jaxrl.runtime.system.compiling import Abandoned, waiting_unless
 from jaxrl.runtime.trainers.trainer import Driver
+from jaxrl.runtime.training_loop.evaluations import Evaluations
 from jaxrl.runtime.training_loop.pace import Pace
 from jaxrl.runtime.training_loop.plan import TrainingPlan
-from jaxrl.runtime.training_loop.reporting import dip_in_words, divergence, names, spent
+from jaxrl.runtime.training_loop.reporting import Blanks, dip_in_words, divergence, spent
 from jaxrl.runtime.training_loop.run_files import RunFiles
 from jaxrl.runtime.training_loop.signals import Interrupt
 from jaxrl.types import Metrics, PyTree
@@ -78,14 +69,14 @@ class Session:
         """Iterations of training after which this process started or resumed the run."""
         self.stopped_by = 0
         """Number of the signal by which all processes agreed to stop; 0: none."""
-        self.told_of_interrupt = self.told_of_blanks = False
+        self.told_of_interrupt = False
         self.trained = 0
         """Iterations of training so far. The number of an iteration also counts the warm-up."""
         self.env_steps = np.zeros(len(self.seeds), np.int64)
         self.diverged = np.zeros(len(self.seeds), bool)
         self.best = -np.inf
-        self.evaluation_seconds = 0.0
-        """Seconds spent on evaluations, without compilation."""
+        self.blanks = Blanks(self.seeds, self.progress.note)
+        self.evaluations = Evaluations(self.driver, self.plan, self.blanks, self.fetch, self.clock)
         self.start = time.perf_counter()
 
     def go(self, hyperparams: Any, init_from: Any, init_which: str, title: str) -> tuple[PyTree, str]:
@@ -146,8 +137,8 @@ class Session:
             self.env_steps = np.asarray(records[-1]["env_steps"], np.int64)
             self.diverged = np.asarray(records[-1]["diverged"], bool)
             self.start -= records[-1]["seconds"]
-            self.evaluation_seconds = records[-1].get(EVALUATION_TIME, 0.0) * records[-1]["seconds"]
-            self.best = max(map(self.score, records))
+            self.evaluations.seconds = records[-1].get(EVALUATION_TIME, 0.0) * records[-1]["seconds"]
+            self.best = max(map(self.evaluations.score, records))
             if self.best > -np.inf and self.files and not self.files.saver.has_best():
                 self.best = -np.inf
 
@@ -214,28 +205,27 @@ class Session:
             "seconds": 0.0,
             "sps": sps,
             "diverged": self.diverged,
-            **self.evaluated(states),
+            **self.evaluations.evaluate(states, self.trained, self.history, self.diverged),
         }
         record["seconds"] = time.perf_counter() - self.start
         if self.plan.evaluation.eval_every:
-            record[EVALUATION_TIME] = self.evaluation_seconds / record["seconds"]
+            record[EVALUATION_TIME] = self.evaluations.seconds / record["seconds"]
         return record
 
     def chunk(self, states: PyTree, stop: int) -> tuple[PyTree, Record]:
         """Train until iteration ``stop``, evaluate if an evaluation is due, log, and save if a checkpoint is due."""
-        begin, compiled = time.perf_counter(), self.compile_seconds
-        before = self.diverged
+        begin, before = self.clock(), self.diverged
         states, metrics, done = self.iterate(states, stop - self.trained)
         if not done:  # see `failure`
             return states, {}
         stop = self.trained + done
-        seconds = time.perf_counter() - begin - (self.compile_seconds - compiled)
+        seconds = self.clock() - begin
         valid = logs.env_steps(metrics, (stop - self.trained) * self.plan.rows_per_iteration)
         self.trained, self.env_steps = stop, self.env_steps + valid
         self.report_diverged(self.diverged & ~before, states)
 
         record = self.record(states, valid.sum() / seconds)
-        record |= {name: self.without_diverged(x) for name, x in logs.close_per_seed(metrics).items()}
+        record |= {name: np.where(self.diverged, np.nan, x) for name, x in logs.close_per_seed(metrics).items()}
         if self.on_chunk:
             new_states = self.on_chunk(Chunk(record["iteration"], record["rows"], states, record))
             if new_states is not None:
@@ -278,11 +268,11 @@ class Session:
     def keep(self, states: PyTree, record: Record) -> None:
         """Log a record, keep its policies if they are the best so far, and save if a checkpoint is due."""
         numbers = {key: value for key, value in record.items() if np.asarray(value).dtype.kind == "f"}
-        record |= {key: self.blanked(key, value, np.isinf(value)) for key, value in numbers.items()}
+        record |= {key: self.blanks.leave_out(key, value, np.isinf(value), self.rows) for key, value in numbers.items()}
         self.history.append(record)
         if self.files is None:
             return
-        if (score := self.score(record)) > self.best:
+        if (score := self.evaluations.score(record)) > self.best:
             self.best = score
             self.files.saver.set_best(self.driver.policies(states), record["iteration"])
         self.unlogged.append(record)
@@ -291,44 +281,6 @@ class Session:
                 self.files.log(each)
             self.unlogged.clear()
             self.files.save_if_due(states, record["iteration"])
-
-    def score(self, record: Record) -> float:
-        """Return the score that selects the best policies. Untrained policies lose against equally good trained ones.
-
-        Returns of self-play do not tell which policy is best, so the last evaluated one is kept.
-        """
-        score = mean_over_seeds(record.get(EVALUATION_RETURN, np.nan))
-        if self.driver.agent.env.players == 2 and not np.isnan(score):
-            return float(record["iteration"])
-        return score if record["iteration"] > self.plan.warmup_iterations else float(np.nextafter(score, -np.inf))
-
-    def evaluated(self, states: PyTree) -> Record:
-        keys, plan = (EVALUATION_RETURN, EVALUATION_LENGTH), self.plan
-        if not (episodes := plan.episodes(self.trained, self.history)):
-            return {key: np.full(len(self.seeds), np.nan) for key in (*keys, EVALUATION_LONGEST)} | {EVALUATION_EPISODES: 0}
-        begin, compiled = time.perf_counter(), self.compile_seconds
-        played = self.fetch(self.driver.evaluate(states, self.iteration, episodes, explore=plan.evaluation.eval_explore))
-        self.evaluation_seconds += time.perf_counter() - begin - (self.compile_seconds - compiled)
-        took = {EVALUATION_LONGEST: np.asarray(played[1], np.float64).max(1), EVALUATION_EPISODES: episodes}
-        with np.errstate(invalid="ignore", over="ignore"):  # `blanked` reports means that are not finite
-            means = [self.without_diverged(np.asarray(x, np.float64).mean(1)) for x in played]
-        closed = {key: self.blanked(key, x, ~(np.isfinite(x) | self.diverged)) for key, x in zip(keys, means, strict=True)}
-        return closed | took
-
-    def blanked(self, key: str, value: Any, lost: Any) -> Any:
-        """Replace values by NaN where ``lost``, and report this once per run: infinite values cannot be drawn or averaged."""
-        if np.any(lost) and not self.told_of_blanks:
-            self.told_of_blanks = True
-            per_seed = np.shape(lost) == (len(self.seeds),)
-            which = f" of seed {names(self.seeds, lost)}" if per_seed else ""
-            self.progress.note(
-                f"{key}{which} is not finite at step {self.rows:,}: such values are left blank and excluded from means"
-            )
-        return np.where(lost, np.nan, value) if np.any(lost) else value
-
-    def without_diverged(self, values: np.ndarray) -> np.ndarray:
-        """Replace the values of diverged seeds by NaN, so that means exclude them."""
-        return np.where(self.diverged, np.nan, values)
 
     def fetch(self, tree: Any) -> Any:
         """Return the results on the host. Waits in Python, so that signals are handled while the device computes."""
@@ -354,7 +306,7 @@ class Session:
         if files:
             files.finish(states, self.iteration, history, title=title, subtitle=f"{self.rows:,} steps per seed in {took}")
         how = f"{self.ended or 'stopped'} at step {self.rows:,} of {self.plan.total_steps:,} after {took}"
-        parts = [how + spent({"compilation": self.compile_seconds, "evaluation": self.evaluation_seconds})]
+        parts = [how + spent({"compilation": self.compile_seconds, "evaluation": self.evaluations.seconds})]
         if known := known_rows(history, EVALUATION_RETURN):
             parts.append(f"evaluation return {spread({EVALUATION_RETURN: known[-1]}, EVALUATION_RETURN)}")
         if known and self.driver.agent.online:
@@ -374,3 +326,7 @@ class Session:
     @property
     def compile_seconds(self) -> float:
         return getattr(self.driver, "compile_seconds", 0.0)
+
+    def clock(self) -> float:
+        """Return the time in seconds, without compilation."""
+        return time.perf_counter() - self.compile_seconds

@@ -136,6 +136,16 @@ def test_in_self_play_the_last_evaluated_policies_are_the_best(
     assert steps(tmp_path / "best") == [8]
 
 
+def test_in_self_play_policies_that_were_not_evaluated_are_not_the_best(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    driver = faked(monkeypatch, {3: press_ctrl_c})
+    driver.agent = driver.agent._replace(env=driver.agent.env._replace(players=2))
+    with pytest.raises(RunInterrupted, match="stopped at step 192 of 320"):
+        run(agent, 320, seeds=2, out=tmp_path, chunk_iterations=2, eval_every=4, quiet=True)
+    assert steps(tmp_path / "best") == [4]
+
+
 def test_a_game_has_no_return_to_stop_at() -> None:
     with pytest.raises(ValueError, match=r"stop_at=0.9: returns in jaxrl:TicTacToe, a game of two players, .*jaxrl arena"):
         run(small_dqn("jaxrl:TicTacToe"), 64, stop_at=0.9)
