@@ -16,7 +16,7 @@ from jaxrl.runtime.console.progress import duration
 
 PARTS = "seeds"
 """Folder of the parts, in that of the scores."""
-NEED_ALL_SEEDS = ("last_episodes", "data", "against", "most_above", "least_correlation")
+NEED_ALL_SEEDS = ("last_episodes", "data", "against", "further_opponents", "most_above", "least_correlation")
 """Fields of experiments that measure more than greedy returns."""
 
 
@@ -74,12 +74,13 @@ def join_if_complete(experiment: Experiment, out: Path, tell: Callable[[str], ob
     paths = [_part(experiment, seed, out) for seed in seeds]
     parts = [finished(path, experiment._replace(num_seeds=1)) for path in paths]
     if missing := [seed for seed, part in zip(seeds, parts, strict=True) if part is None]:
-        tell(f"{experiment.name}: still to train: {', '.join(f'--seed {seed}' for seed in missing)}")
+        again = " --force" * (finished(out / f"{experiment.name}.json", experiment) is not None)
+        tell(f"{experiment.name}: still to train: {', '.join(f'--seed {seed}{again}' for seed in missing)}")
         return None
     result = joined(experiment, [part for part in (earlier, *parts) if part is not None])
     write_thin(out / f"{experiment.name}.json", result)
     for path in paths:
-        path.unlink()
+        path.unlink(missing_ok=True)  # another process may join the same parts
     verdict = "passed" if result["passed"] else "NOT passed"
     tell(f"{experiment.name}: {result['mean']:.1f}; required: {experiment.asked}, {verdict}")
     return result
@@ -117,6 +118,6 @@ def _of_fewer_seeds(experiment: Experiment, out: Path) -> dict[str, Any] | None:
     return next((result for result in fewer if result is not None), None)
 
 
-def _all(values: Iterable[str]) -> str:
-    """Join different values by semicolons. Each may itself be joined from several."""
-    return "; ".join(dict.fromkeys(each for value in values for each in value.split("; ")))
+def _all(values: Iterable[str | None]) -> str | None:
+    """Join different values by semicolons. Each may itself be joined from several. None: all are unknown."""
+    return "; ".join(dict.fromkeys(each for value in values if value for each in value.split("; "))) or None

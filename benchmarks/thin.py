@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN
+from jaxrl.runtime.system.disk import write_atomically
 
 MAX_POINTS = 21
 """Largest number of points of a learning curve: two of five of about 50 chunks."""
@@ -47,13 +48,20 @@ def thin_history(history: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
 
 
 def join_histories(histories: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
-    """Join thin histories of one or several seeds each, at the points of the first. Others are interpolated linearly."""
-    key, steps, curves = curve_key(histories[0]), np.array(histories[0]["env_steps"]), list[np.ndarray]()
+    """Join thin histories of one or several seeds each, at the points of the first. Others are interpolated linearly. A seed has no
+    return at points that are farther from its known ones than they are apart."""
+    key, steps, curves = curve_key(histories[0]), np.array(histories[0]["env_steps"], float), list[np.ndarray]()
+    spacing = np.ptp(steps) / max(1, len(steps) - 1)
     for each in histories:
         for curve in np.array(each[key], float).T:  # null is NaN
             known = ~np.isnan(curve)
-            curves.append(np.interp(steps, np.array(each["env_steps"])[known], curve[known]))
-    return {"env_steps": steps.tolist(), key: [[_short(x) for x in point] for point in np.transpose(curves)]}
+            at = np.array(each["env_steps"], float)[known]
+            if not known.any():
+                curves.append(np.full(len(steps), np.nan))
+                continue
+            is_near = (steps >= at[0] - spacing) & (steps <= at[-1] + spacing)
+            curves.append(np.where(is_near, np.interp(steps, at, curve[known]), np.nan))
+    return {"env_steps": [round(step) for step in steps], key: [[_short(x) for x in point] for point in np.transpose(curves)]}
 
 
 def _short(x: float) -> float | int | None:
@@ -75,4 +83,4 @@ def write_thin(path: Path, result: Mapping[str, Any]) -> None:
     """Write a result as JSON without indentation, one line for each of its keys, so that versions of it can be compared."""
     compact = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
     lines = (f"{compact(key)}: {compact(value)}" for key, value in result.items())
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")

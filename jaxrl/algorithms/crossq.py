@@ -25,6 +25,7 @@ from jaxrl.algorithms.common.soft_policy import SoftPolicyConfig, act, check_sof
 from jaxrl.builder.keywords import actor_critic_replay_keywords, with_keywords_of
 from jaxrl.optimize.learner import Learner
 from jaxrl.replay.transitions import bootstrapped
+from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import Count, NonNegative, Positive, Unit
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, PyTree
@@ -91,14 +92,16 @@ def critic_loss(
       The loss, and scalars to log with ``PRIORITIES`` and the critics' ``STATISTICS``.
     """
     batch, critics, noise = update.batch, setup.config.critics, update.noise[0]
-    output = setup.model.apply(actor, (), batch.next_inputs)[1]
-    pairs = (batch.inputs, batch.action), (batch.next_inputs, output.at(noise)[0])
+    # What follows a termination may not be finite, and would enter the moments.
+    next_inputs = zero_invalid(batch.next_inputs, batch.discount != 0)
+    output = setup.model.apply(actor, (), next_inputs)[1]
+    pairs = (batch.inputs, batch.action), (next_inputs, output.at(noise)[0])
     inputs, action = jax.tree.map(lambda *rows: jnp.concatenate(rows), *pairs)
     key, valid = jax.random.fold_in(update.key, 1), jnp.tile(batch.valid, 2)
     outputs, statistics = trained_action_values(setup, critic, inputs, action, valid, key)
     values, following = jnp.split(outputs, 2, axis=1)
     least = critics.pessimistic(jax.lax.stop_gradient(following), update.chosen)
-    y = bootstrapped(batch, soft_value(output, lambda *_: least, batch.next_inputs, noise, temperature)[0])
+    y = bootstrapped(batch, soft_value(output, lambda *_: least, next_inputs, noise, temperature)[0])
     loss, logged = critics.loss(values, y, batch, setup.axis_name)
     return loss, {**logged, STATISTICS: statistics}
 

@@ -29,7 +29,7 @@ from jaxrl.algorithms.common.policy_improvement import (
     init_duals,
     kl_bounds,
     likelihood,
-    refuse_other_bounds,
+    refuse_without_effect,
     temperature_loss,
     trust_region,
 )
@@ -234,7 +234,7 @@ def make_mpo(env: EnvLike, **keywords: Any) -> Agent:
     kinds = (spaces.Box, spaces.Discrete)
     prepared, setup = prepare_off_policy(make_mpo, env, MPOConfig, MPOHyperparams, keywords, kinds)
     check_policy(keywords.get("model"), prepared.output, setup.action_space)
-    refuse_other_bounds(setup.action_space, prepared.hyperparams)
+    refuse_without_effect(setup.action_space, prepared.hyperparams, setup.schedules)
     if isinstance(setup.action_space, spaces.Discrete) and setup.config.samples != MPOConfig().samples:
         raise ValueError(f"samples={setup.config.samples} has no effect on {setup.action_space}: sums over it are exact")
     return prepared.bind(make_algorithm(setup))

@@ -30,7 +30,7 @@ from jaxrl.algorithms.common.policy_improvement import (
     improved,
     init_duals,
     kl_bounds,
-    refuse_other_bounds,
+    refuse_without_effect,
     temperature_loss,
     trust_region,
 )
@@ -240,7 +240,7 @@ def make_vmpo(env: EnvLike, **keywords: Any) -> Agent:
     setup, policy = prepared.setup, prepared.output.policy
     if not isinstance(policy, Policy):
         raise TypeError(f"V-MPO needs a Categorical, MultiCategorical, Normal or TanhNormal policy, not {type(policy).__name__}")
-    refuse_other_bounds(setup.action_space, prepared.hyperparams)
+    refuse_without_effect(setup.action_space, prepared.hyperparams, setup.schedules)
 
     def minibatch(learner: Any, rollout: Rollout) -> Batch:
         """Return the first minibatch, for checking extra losses."""

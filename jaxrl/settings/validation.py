@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -267,3 +267,10 @@ def refuse_unused(settings: Any, defaults: Any, names: Iterable[str], why: str) 
         if (value := getattr(settings, name)) != getattr(defaults, name):
             shown = value if isinstance(value, bool) else f"{value:g}"
             raise ValueError(f"{name}={shown} has no effect {why}")
+
+
+def refuse_schedules(schedules: Container[str], names: Iterable[str], why: str) -> None:
+    """Raise a ValueError for schedules of hyperparameters that are not used."""
+    for name in names:
+        if name in schedules:
+            raise ValueError(f"schedules[{name!r}] has no effect {why}")

@@ -254,7 +254,7 @@ def test_cql_is_sac_with_all_of_it_but_what_is_given() -> None:
         (
             "Pendulum-v1",
             {"conservative": LagrangeCQL(), "schedules": {"conservative_weight": lambda i: 1.0}},
-            r"schedules\['conservative_weight'\] has no effect: LagrangeCQL starts at it",
+            r"schedules\['conservative_weight'\] has no effect with LagrangeCQL, which starts at it",
         ),
     ],
 )

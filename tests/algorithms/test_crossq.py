@@ -158,6 +158,20 @@ def test_draws_that_are_not_valid_have_no_influence() -> None:
     assert_bit_equal(*(program()(params, statistics, actor, now._replace(batch=batch)) for batch in (now.batch, other)))
 
 
+def test_a_last_observation_that_is_not_finite_after_a_termination_counts_as_zeros() -> None:
+    """It would make all moments NaN."""
+    (actor, _, _, now), (params, statistics) = case("squashed", 2), critics(2)
+    over = now.batch.discount[:, None] == 0
+    assert (over[:, 0] & now.batch.valid).any()
+    batches = (
+        now.batch._replace(next_inputs=now.batch.next_inputs._replace(obs=np.where(over, x, now.batch.next_inputs.obs)))
+        for x in (np.float32(0), np.float32(np.nan))
+    )
+    zeros, broken = (program()(params, statistics, actor, now._replace(batch=batch)) for batch in batches)
+    assert_bit_equal(zeros, broken)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(broken))
+
+
 def test_two_devices_have_the_gradient_and_the_statistics_of_one() -> None:
     """Each has half of the rows, with different numbers of valid ones."""
     config = CrossQConfig(critics=Ensemble(size=3))

@@ -130,6 +130,8 @@ def test_parts_of_the_wrong_kind() -> None:
         make_ddpg(probes.truncation()._replace(action_space=spaces.MultiDiscrete([2, 2])))
     with pytest.raises(ValueError, match=r"noise=OU\(.*\) has no effect with Discrete\(2\), whose actions are drawn"):
         make_ddpg(probes.truncation(), noise=OU())
+    with pytest.raises(ValueError, match=r"make_ddpg needs networks without memory with Discrete\(2\): leave the core out"):
+        make_ddpg(probes.truncation(), model={"core": "gru"}, batch_size=8)
     with pytest.raises(ValueError, match=r"exploration_noise=0.5 has no effect with Discrete\(2\)"):
         make_ddpg(probes.truncation(), exploration_noise=0.5)
     with pytest.raises(ValueError, match=r"relaxation=GumbelSoftmax\(.*\) has no effect with Box"):

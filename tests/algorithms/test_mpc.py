@@ -318,7 +318,7 @@ def still(shape: tuple[int, ...], num_agents: int = 0) -> Env:
             linear_system(),
             {"dynamics": "simulator", "schedules": {"learning_rate": lambda i: 1.0}},
             ValueError,
-            "^the schedule of learning_rate has no effect with",
+            r"^schedules\['learning_rate'\] has no effect with",
         ),
         (still((2, 2)), {}, ValueError, r"^still has the observations Box.*, and MPC learns the dynamics of vectors"),
         (

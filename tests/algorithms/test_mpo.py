@@ -265,6 +265,8 @@ def test_probe(kind: str, probe: str) -> None:
         ({"samples": 0}, "samples=0 must be an integer >= 1"),
         ({"mean_kl": 0.0}, "mean_kl=0 is not allowed: it must be a finite number > 0"),
         ({"discrete_kl": 0.1}, r"discrete_kl=0\.1 has no effect on Box"),
+        ({"schedules": {"discrete_kl": lambda i: 1.0}}, r"schedules\['discrete_kl'\] has no effect on Box"),
+        ({"schedules": {"temperature": lambda i: 1.0}}, r"schedules\['temperature'\] has no effect on η, .*improvement_kl"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:

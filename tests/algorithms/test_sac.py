@@ -364,8 +364,9 @@ def test_one_message_for_each_mistake() -> None:
         ({"temperature": LearnedTemperature(discrete_entropy=0.5)}, r"discrete_entropy=0.5 has no effect on Box"),
         (
             {"schedules": {"temperature": lambda i: 1.0}},
-            r"schedules\['temperature'\] has no effect: LearnedTemperature starts at it\. Use FixedTemperature\(\)",
+            r"schedules\['temperature'\] has no effect with LearnedTemperature, which starts at it: use FixedTemperature\(\)",
         ),
+        ({"schedules": {"discrete_entropy": lambda i: 1.0}}, r"schedules\['discrete_entropy'\] has no effect on Box"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:

@@ -314,6 +314,8 @@ def test_a_recurrent_model_learns_from_the_carry_that_acted() -> None:
         ),
         ({"improvement_kl": 0.0}, "improvement_kl=0 is not allowed: it must be a finite number > 0"),
         ({"mean_kl": 0.1}, r"mean_kl=0\.1 has no effect on Discrete\(2\)"),
+        ({"schedules": {"mean_kl": lambda i: 1.0}}, r"schedules\['mean_kl'\] has no effect on Discrete\(2\)"),
+        ({"schedules": {"temperature": lambda i: 1.0}}, r"schedules\['temperature'\] has no effect on η"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:

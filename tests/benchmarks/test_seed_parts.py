@@ -50,6 +50,24 @@ def test_results_of_seeds_are_joined() -> None:
     assert result["history"] == {"env_steps": [0, 10, 20], "charts/episodic_return": [[0.0, 4.0], [1.0, 6.0], [3.0, 8.0]]}
 
 
+def test_a_joined_curve_has_no_return_far_from_the_known_ones() -> None:
+    """Of a seed that diverged, or whose episodes are long, and of one that has none."""
+    first = {"env_steps": [0, 10, 20, 30], "charts/episodic_return": [[0.0], [1.0], [2.0], [3.0]]}
+    diverged = {"env_steps": [1, 11], "charts/episodic_return": [[4.0], [5.0]]}
+    long = {"env_steps": [20, 29], "charts/episodic_return": [[6.0], [6.9]]}
+    none = {"env_steps": [0, 30], "charts/episodic_return": [[None], [None]]}
+    joined = thin.join_histories([first, diverged, long, none])
+    assert joined["env_steps"] == [0, 10, 20, 30]
+    columns = [[*column] for column in zip(*joined["charts/episodic_return"], strict=True)]
+    assert columns == [[0, 1, 2, 3], [4, 4.9, 5, None], [None, 6, 6, 6.9], [None] * 4]
+
+
+def test_parts_without_a_commit() -> None:
+    parts = [part(seed, 2.0, [0, 10], [0.0, 1.0], commit=None) for seed in range(2)]
+    assert seed_parts.joined(TINY, parts)["commit"] is None
+    assert seed_parts.joined(TINY, [parts[0], part(1, 2.0, [0, 10], [0.0, 1.0])])["commit"] == "abc"
+
+
 def test_the_last_seed_writes_the_result_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +92,9 @@ def test_the_last_seed_writes_the_result_of_all(
     seed_parts.run_seed(TINY, 1, out, work)
     assert trained == [1, 0] and "exists (--force" in capsys.readouterr().out
     seed_parts.run_seed(TINY, 1, out, work, force=True)
-    assert trained == [1, 0, 1] and "still to train: --seed 0" in capsys.readouterr().out
+    assert trained == [1, 0, 1] and "still to train: --seed 0 --force" in capsys.readouterr().out
+    seed_parts.run_seed(TINY, 0, out, work, force=True)
+    assert trained == [1, 0, 1, 0] and "tiny: 0.5; required" in capsys.readouterr().out
 
 
 def test_further_seeds_join_a_result_of_fewer(

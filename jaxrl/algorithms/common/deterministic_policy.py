@@ -232,6 +232,8 @@ def build(
         if (relaxation := getattr(settings, "relaxation", None)) not in (None, GumbelSoftmax()):
             raise ValueError(f"relaxation={relaxation} has no effect with {space}: leave it out")
     else:
+        if settings.has_memory:
+            raise ValueError(f"{builder.__name__} needs networks without memory with {space}: leave the core out")
         check_policy(keywords.get("model"), prepared.output, space)
         refuse_unused(prepared.hyperparams, hyperparams(), ("exploration_noise", "ou_theta"), f"with {space}")
         if settings.noise != type(settings)().noise:

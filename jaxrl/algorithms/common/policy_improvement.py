@@ -5,7 +5,7 @@ weights of actions at a temperature, a trust region, and the dual variables of b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.distributions import Categorical, MultiCategorical, Normal, TanhNormal
-from jaxrl.settings.validation import refuse_unused
+from jaxrl.settings.validation import refuse_schedules, refuse_unused
 from jaxrl.types import Array
 
 
@@ -104,10 +104,12 @@ def trust_region(multipliers: Sequence[Array], bounds: Sequence[Array], apart: S
     return jnp.asarray(penalty), jnp.asarray(loss)
 
 
-def refuse_other_bounds(action_space: spaces.Space, hyperparams: Any) -> None:
-    """Raise ValueError if a bound for other kinds of actions is set."""
+def refuse_without_effect(action_space: spaces.Space, hyperparams: Any, schedules: Container[str]) -> None:
+    """Raise ValueError for bounds of other kinds of actions, their schedules, and a schedule of the temperature."""
     unused = ("discrete_kl",) if isinstance(action_space, spaces.Box) else ("mean_kl", "deviation_kl")
     refuse_unused(hyperparams, type(hyperparams)(), unused, f"on {action_space}")
+    refuse_schedules(schedules, unused, f"on {action_space}")
+    refuse_schedules(schedules, ("temperature",), "on η, which starts at it and is learned: use one for improvement_kl")
 
 
 def likelihood(old: Categorical | TanhNormal, new: Categorical | TanhNormal, noise: Array) -> Array:

@@ -34,7 +34,7 @@ from jaxrl.optimize.gradients import pmean
 from jaxrl.rollout.autoreset import expand_mask
 from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.outputs import train_model
-from jaxrl.settings.validation import Count, added, refuse_unused
+from jaxrl.settings.validation import Count, added, refuse_schedules, refuse_unused
 from jaxrl.types import Array, Key, Metrics, Policy, PyTree, StepInput
 
 
@@ -160,11 +160,9 @@ def check_soft_policy(setup: ActorCriticSetup[Any]) -> None:
     if isinstance(config.temperature, LearnedTemperature):
         other = "box_entropy" if is_discrete else "discrete_entropy"
         refuse_unused(config.temperature, LearnedTemperature(), (other,), f"on {space}")
-        if "temperature" in setup.schedules:
-            raise ValueError(
-                "schedules['temperature'] has no effect: LearnedTemperature starts at it. Use FixedTemperature(), or a schedule "
-                "for box_entropy or discrete_entropy"
-            )
+        refuse_schedules(setup.schedules, (other,), f"on {space}")
+        use = "use FixedTemperature(), or a schedule for box_entropy or discrete_entropy"
+        refuse_schedules(setup.schedules, ("temperature",), f"with LearnedTemperature, which starts at it: {use}")
 
 
 # ----------------------------------------------------------------------------------------------------------------------- learn

@@ -15,6 +15,14 @@ from jaxrl.runtime.system.disk import parse_json, read_regular, write_atomically
 MANIFEST, TRIALS, BEST = "search.json", "trials.jsonl", "best.toml"
 """Files of a search: its entries, its events, and the best settings, which are written last but one."""
 
+KEYS: dict[str, frozenset[str]] = {
+    "boundary": frozenset({"env_steps"}),
+    "asked": frozenset({"trial", "round", "slot", "settings"}),
+    "tested": frozenset({"trial", "age", "returns"}),
+    "ended": frozenset({"trial", "how"}),
+}
+"""Kind of event -> its keys, beside ``event`` and ``at``."""
+
 
 class TrialLog:
     """The log in a folder."""
@@ -30,12 +38,13 @@ class TrialLog:
         """
         if not self.path.exists():
             return []
-        events, complete = list[Event](), 0
+        events, complete, trials = list[Event](), 0, 0
         for number, line in enumerate(read_regular(self.path).split(b"\n")[:-1], 1):
             try:
-                events.append(_checked(parse_json(line)))
+                events.append(_checked(parse_json(line), trials))
             except ValueError as error:
                 raise ValueError(f"{self.path}, line {number} is damaged: {error}. Restore the file from a copy") from None
+            trials += events[-1]["event"] == "asked"
             if events[-1]["event"] == "boundary":
                 complete = len(events)
         return events[:complete]
@@ -56,9 +65,15 @@ def _line(event: Event) -> str:
     return json.dumps(event) + "\n"
 
 
-def _checked(event: object) -> Event:
+def _checked(event: object, trials: int) -> Event:
+    """Return an event that follows ``trials`` trials. Raise ValueError if it lacks keys, or is of another trial."""
     if not isinstance(event, dict) or not {"event", "at"} <= event.keys():
         raise ValueError("an event of a search has the keys event and at")
+    if lacking := KEYS.get(event["event"], frozenset()) - event.keys():
+        raise ValueError(f"an event {event['event']!r} also has the keys {', '.join(sorted(lacking))}")
+    known = {trials} if event["event"] == "asked" else range(trials)
+    if event.get("trial", -1) not in known and "trial" in KEYS.get(event["event"], ()):
+        raise ValueError(f"an event {event['event']!r} of trial {event['trial']}, after {trials} trials")
     return event
 
 

@@ -36,27 +36,27 @@ class Judgement(NamedTuple):
     """Time of the last sign of life."""
 
 
-def judge(live: StatusFile | None, *, is_complete: bool, is_new: bool, changed: float | None, now: float) -> Judgement:
-    """Return the state of a run.
+def judge(live: StatusFile | None, *, complete: str, is_new: bool, changed: float | None, now: float) -> Judgement:
+    """Return the state of a run, a sweep or a search.
 
     Args:
       live: its status file, if it can be read.
-      is_complete: it has a checkpoint of its last iteration.
+      complete: what shows that it is complete, in words; empty if it is not.
       is_new: it has no records.
       changed: time at which its records changed.
       now: the time.
     """
     if live is None:
-        if is_complete:
-            return Judgement("finished", "it has a checkpoint of its last iteration", changed)
+        if complete:
+            return Judgement("finished", complete, changed)
         return Judgement("unknown", f"it has no {STATUS}, which would name its process", changed)
     written = max(live.written, changed or 0.0) if live.end is None else live.end.time
     if live.end is not None:
         return Judgement(live.end.state, live.end.reason, written)
     where = f"process {live.process.pid} on {live.process.host}"
     sight = look_for(live.process)
-    if sight == "gone" and is_complete:
-        return Judgement("finished", "it has a checkpoint of its last iteration; its process ended before it said so", written)
+    if sight == "gone" and complete:
+        return Judgement("finished", f"{complete}; its process ended before it said so", written)
     if sight == "gone":
         return Judgement("gone", f"{where} was killed, or its machine went down", written)
     if sight == "suspended":

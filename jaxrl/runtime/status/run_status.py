@@ -142,7 +142,8 @@ def read_run_status(folder: Path, shown: str, now: float) -> RunStatus:
     total, iterations = _count(run.get("total_steps")), _total_iterations(run)
     checkpoint = _last_step(folder / CHECKPOINTS)
     is_complete = checkpoint is not None and iterations is not None and checkpoint.iteration >= iterations
-    found = judge(live, is_complete=is_complete, is_new=not records, changed=_changed(folder / RECORDS), now=now)
+    complete = "it has a checkpoint of its last iteration" * is_complete
+    found = judge(live, complete=complete, is_new=not records, changed=_changed(folder / RECORDS), now=now)
     rows = last.get("rows")
     return RunStatus(
         folder=shown,

@@ -62,7 +62,7 @@ def read_search_status(folder: Path, shown: str, now: float) -> SearchStatus:
     with noting(TRIALS, problems):
         events = TrialLog(folder).read()
     trials = Trials(rungs, objective, events)
-    found = judge(live, is_complete=(folder / BEST).exists(), is_new=not events, changed=None, now=now)
+    found = judge(live, complete="it has its best settings" * (folder / BEST).exists(), is_new=not events, changed=None, now=now)
     best = trials.complete[0] if trials.complete else None
     score = math.nan if best is None else trials.score(best)
     return SearchStatus(

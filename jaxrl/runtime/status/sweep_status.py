@@ -57,8 +57,8 @@ def read_sweep_status(folder: Path, shown: str, now: float) -> SweepStatus:
     with noting(STATUS, problems):
         live = read_status_file(folder / STATUS)
     jobs = [_read_job(folder, shown, name, now, problems) for name in names]
-    is_complete = set(names) <= set(done)
-    found = judge(live, is_complete=is_complete, is_new=False, changed=None, now=now)
+    complete = "all its jobs are done" * (set(names) <= set(done))
+    found = judge(live, complete=complete, is_new=False, changed=None, now=now)
     return SweepStatus(
         folder=shown,
         state=found.state,
@@ -67,7 +67,7 @@ def read_sweep_status(folder: Path, shown: str, now: float) -> SweepStatus:
         environment=str(sweep.get("env")),
         done=len(set(names) & set(done)),
         jobs=jobs,
-        written=max((each.run.written or 0.0 for each in jobs if each.run), default=found.written),
+        written=max(filter(None, [found.written, *(each.run.written for each in jobs if each.run)]), default=None),
         problems=problems,
     )
 

@@ -61,8 +61,10 @@ def test_a_sweep_has_a_line_for_each_job(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_sweep_ends_well_when_all_its_jobs_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_sweep(tmp_path / "sweep", jobs=["num_envs=2"])
     code, out = shown(folder, capsys)  # without status.json, as jaxrl 0.2 wrote it
-    assert code == 0 and "1 of 1 jobs are done" in out and "state  finished" in out
+    assert code == 0 and "1 of 1 jobs are done" in out and "state  finished: all its jobs are done" in out
     write_status(folder, process=DEAD)
+    found = as_json(folder, capsys)
+    assert found["reason"].startswith("all its jobs are done; its process ended") and found["written"] > 1e9  # not the job's, 1.0
     (folder / "sweep.json").write_text(json.dumps({"sweep": {}, "done": ["num_envs=2"]}))
     (folder / "jobs" / "num_envs=8" / "config.json").unlink()
     found = as_json(folder, capsys)  # the jobs of jaxrl 0.2 that are not done are those that have a folder

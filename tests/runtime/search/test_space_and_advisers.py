@@ -191,9 +191,15 @@ def test_the_log_is_read_up_to_its_last_whole_boundary(tmp_path: Path) -> None:
         log.path.write_bytes(whole[:size])
         found = log.read()
         assert found in ([], first) and found == up_to(first + second, len(found) // 2 - 1)
-    log.path.write_bytes(whole.replace(b'"tested"', b'"tes'))
-    with pytest.raises(ValueError, match=rf"{TRIALS}, line 3 is damaged"):
-        log.read()
+    for damage, what in (
+        ((b'"tested"', b'"tes'), ""),
+        ((b'"age"', b'"years"'), "an event 'tested' also has the keys age"),
+        ((b'"trial": 0, "age"', b'"trial": 1, "age"'), "an event 'tested' of trial 1, after 1 trials"),
+    ):
+        assert whole.count(damage[0]) == 1
+        log.path.write_bytes(whole.replace(*damage))
+        with pytest.raises(ValueError, match=rf"{TRIALS}, line 3 is damaged: .*{what}"):
+            log.read()
 
 
 @pytest.mark.parametrize("method", ["random", "sobol"])

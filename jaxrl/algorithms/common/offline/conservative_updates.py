@@ -22,7 +22,7 @@ from jaxrl.replay.dataset import Dataset
 from jaxrl.replay.dataset_replay import drawn_from_data
 from jaxrl.replay.transitions import ReplayRow, Transitions
 from jaxrl.rollout.autoreset import next_input
-from jaxrl.settings.validation import refuse_unused
+from jaxrl.settings.validation import refuse_schedules, refuse_unused
 from jaxrl.types import Array, Key, PyTree
 
 PROPOSED = 3
@@ -46,11 +46,9 @@ def check_conservative(setup: ActorCriticSetup[Any]) -> None:
         raise ValueError("calibrated=True bounds values by the returns of a dataset: give data=…, or leave it out")
     if chosen.calibrated and setup.replay.prioritised:
         raise ValueError("calibrated=True needs draws that do not depend on priorities: leave replay=Prioritized() out")
-    if isinstance(chosen, LagrangeCQL) and "conservative_weight" in setup.schedules:
-        raise ValueError(
-            "schedules['conservative_weight'] has no effect: LagrangeCQL starts at it. Use CQL(), or a schedule for "
-            "conservative_threshold"
-        )
+    if isinstance(chosen, LagrangeCQL):
+        use = "use CQL(), or a schedule for conservative_threshold"
+        refuse_schedules(setup.schedules, ("conservative_weight",), f"with LagrangeCQL, which starts at it: {use}")
 
 
 # ---------------------------------------------------------------------------------------------------------- draws of an iteration

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from jaxrl.builder.attempt import attempt, show
 from jaxrl.builder.prepare import PreparedAgent
 from jaxrl.models import StepPrediction
-from jaxrl.settings.validation import refuse_unused
+from jaxrl.settings.validation import refuse_schedules, refuse_unused
 from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Env, HostEnv, Model
 
@@ -54,9 +54,7 @@ def refuse_learning(prepared: PreparedAgent[Any], parts: Mapping[str, Any], used
     given: Any = prepared.hyperparams
     unused = [name for name in given._fields if name not in used]
     refuse_unused(given, type(given)(), unused, WITHOUT_LEARNING)
-    for name in unused:
-        if name in prepared.setup.schedules:
-            raise ValueError(f"the schedule of {name} has no effect {WITHOUT_LEARNING}")
+    refuse_schedules(prepared.setup.schedules, unused, WITHOUT_LEARNING)
 
 
 def check_dynamics(prepared: PreparedAgent[Any], parts: Mapping[str, Any]) -> None:
