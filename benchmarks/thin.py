@@ -48,8 +48,10 @@ def thin_history(history: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
 
 
 def join_histories(histories: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
-    """Join thin histories of one or several seeds each, at the points of the first. Others are interpolated linearly. A seed has no
-    return at points that are farther from its known ones than they are apart."""
+    """Join thin histories of one or several seeds each, at the points of the first. Others are interpolated linearly.
+
+    A seed has no return at points that are farther from its known ones than points are apart.
+    """
     key, steps, curves = curve_key(histories[0]), np.array(histories[0]["env_steps"], float), list[np.ndarray]()
     spacing = np.ptp(steps) / max(1, len(steps) - 1)
     for each in histories:

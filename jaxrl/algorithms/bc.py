@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.offline import cloning
-from jaxrl.algorithms.common.offline.cloning import CloningLearner, cloning_loss, played_action
+from jaxrl.algorithms.common.offline.cloning import cloning_loss, played_action
 from jaxrl.algorithms.common.offline.datasets import check_has_data
 from jaxrl.builder.config import DatasetConfig
 from jaxrl.builder.keywords import dataset_keywords, split_keywords, with_keywords_of
@@ -20,6 +20,7 @@ from jaxrl.builder.networks import check_greedy_policy
 from jaxrl.builder.prepare import prepare
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.models import greedy_policy
+from jaxrl.optimize.learner import ReplayLearner
 from jaxrl.replay import Draw
 from jaxrl.replay.dataset_replay import dataset_replay
 from jaxrl.replay.transitions import Transitions, transitions
@@ -65,7 +66,7 @@ def loss(setup: ReplaySetup[BCConfig], params: PyTree, batch: Transitions) -> tu
     return found, {"losses/cloning_loss": found}
 
 
-def learn(setup: ReplaySetup[BCConfig], learner: CloningLearner) -> tuple[CloningLearner, Metrics]:
+def learn(setup: ReplaySetup[BCConfig], learner: ReplayLearner) -> tuple[ReplayLearner, Metrics]:
     def batch(replay: PyTree, draw: Draw) -> Transitions:
         drawn = transitions(setup.replay, replay, draw, 0.0)
         drawn = zero_invalid(drawn, drawn.valid)

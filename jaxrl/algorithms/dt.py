@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.algorithms.common.offline import cloning
-from jaxrl.algorithms.common.offline.cloning import CloningLearner, cloning_loss, played_action
+from jaxrl.algorithms.common.offline.cloning import cloning_loss, played_action
 from jaxrl.algorithms.common.offline.datasets import check_has_data
 from jaxrl.builder.config import DatasetConfig
 from jaxrl.builder.keywords import dataset_keywords, split_keywords, with_keywords_of
@@ -25,6 +25,7 @@ from jaxrl.builder.networks import check_greedy_policy
 from jaxrl.builder.prepare import prepare
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.models import greedy_policy
+from jaxrl.optimize.learner import ReplayLearner
 from jaxrl.replay import Draw
 from jaxrl.replay.dataset import info_of
 from jaxrl.replay.dataset_replay import dataset_replay
@@ -108,7 +109,7 @@ def conditioned(network: Model, nested: bool, scale: float) -> Model:
 # ---------------------------------------------------------------------------------------------------------------------- acting
 
 
-def policy(setup: ReplaySetup[DTConfig], learner: CloningLearner) -> Policy:
+def policy(setup: ReplaySetup[DTConfig], learner: ReplayLearner) -> Policy:
     """Return the policy, with the return that it asks for."""
     assert setup.data is not None
     low, high = info_of(setup.data).returns
@@ -165,7 +166,7 @@ def loss(setup: ReplaySetup[DTConfig], params: PyTree, batch: Sequences) -> tupl
     return found, {"losses/cloning_loss": found}
 
 
-def learn(setup: ReplaySetup[DTConfig], learner: CloningLearner) -> tuple[CloningLearner, Metrics]:
+def learn(setup: ReplaySetup[DTConfig], learner: ReplayLearner) -> tuple[ReplayLearner, Metrics]:
     return cloning.learn(setup, learner, partial(sequences, setup), partial(loss, setup))
 
 

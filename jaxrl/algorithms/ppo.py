@@ -80,9 +80,7 @@ class PPOConfig(ValueHeadConfig):
         self.surrogate.check_value_head(self.value_head)
         if self.value_head is not None and self.constraint is not None:
             raise ValueError(f"value_head={self.value_head.name!r} has no value of costs, as constraint=… needs: leave one out")
-        noun, items = ("num_envs", self.num_envs) if recurrent else ("num_envs * rollout_length", self.steps_per_iteration)
-        why = " (a recurrent model learns from whole sequences)" if recurrent else ""
-        check_minibatches(self.num_minibatches, self.accumulation_steps, items, noun, why)
+        check_minibatches(self, self.steps_per_iteration, recurrent=recurrent, accumulation_steps=self.accumulation_steps)
         if self.num_epochs * self.num_minibatches == 1:
             refuse_unused(self, PPOConfig, ("stop_kl",), "on an iteration of one gradient step, which begins at the old policy")
 

@@ -67,11 +67,7 @@ class PQNConfig(RolloutConfig):
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
-        if recurrent:
-            why = ", because a minibatch consists of whole sequences with a recurrent model"
-            check_minibatches(self.num_minibatches, 1, self.num_envs, "num_envs", why)
-        else:
-            check_minibatches(self.num_minibatches, 1, self.steps_per_iteration, "num_envs * rollout_length")
+        check_minibatches(self, self.steps_per_iteration, recurrent=recurrent)
 
 
 class PQNHyperparams(NamedTuple):

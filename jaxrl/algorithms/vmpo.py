@@ -25,7 +25,7 @@ from jaxrl.algorithms.common.on_policy import (
 )
 from jaxrl.algorithms.common.policy_improvement import (
     Duals,
-    Policy,
+    KnownDistribution,
     divergences,
     improved,
     init_duals,
@@ -63,9 +63,7 @@ class VMPOConfig(ValueHeadConfig):
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
-        noun, items = ("num_envs", self.num_envs) if recurrent else ("num_envs * rollout_length", self.steps_per_iteration)
-        why = " (a recurrent model learns from whole sequences)" if recurrent else ""
-        check_minibatches(self.num_minibatches, 1, items, noun, why)
+        check_minibatches(self, self.steps_per_iteration, recurrent=recurrent)
 
 
 class VMPOHyperparams(NamedTuple):
@@ -170,7 +168,7 @@ def losses(setup: AlgorithmSetup[VMPOConfig], hp: VMPOHyperparams, batch: Batch)
         """log E[exp(A / η)] over the better half, f32[]."""
         return improved(advantage[:, None], temperature, log_prior[:, None])[1][0]
 
-    def outputs(params: PyTree) -> tuple[Policy, Array, list[Array]]:
+    def outputs(params: PyTree) -> tuple[KnownDistribution, Array, list[Array]]:
         policy, value = apply_model(setup.model, params, batch.inputs, batch.carry)
         return policy, value, [of_all(each) for each in divergences(batch.policy, policy)]
 
@@ -238,7 +236,7 @@ def make_vmpo(env: EnvLike, **keywords: Any) -> Agent:
     """
     prepared = prepare_actor_critic(make_vmpo, env, VMPOConfig, VMPOHyperparams, keywords)
     setup, policy = prepared.setup, prepared.output.policy
-    if not isinstance(policy, Policy):
+    if not isinstance(policy, KnownDistribution):
         raise TypeError(f"V-MPO needs a Categorical, MultiCategorical, Normal or TanhNormal policy, not {type(policy).__name__}")
     refuse_without_effect(setup.action_space, prepared.hyperparams, setup.schedules)
 

@@ -112,11 +112,19 @@ def over_epochs(
     return jax.lax.scan(epoch, start, order)
 
 
-def check_minibatches(num_minibatches: int, accumulation_steps: int, items: int, noun: str, why: str = "") -> None:
-    """Check that ``num_minibatches`` and ``accumulation_steps`` divide ``items``; errors call the items ``noun``."""
-    if items % num_minibatches:
-        raise ValueError(f"num_minibatches={num_minibatches} must divide {noun}={items}{why}")
-    if (size := items // num_minibatches) % accumulation_steps:
+def check_minibatches(config: Any, steps: int, *, recurrent: bool, accumulation_steps: int = 1) -> None:
+    """Check that ``config.num_minibatches`` and ``accumulation_steps`` divide the rows of an iteration, or with memory its
+    sequences.
+
+    Args:
+      steps: rows of an iteration.
+    """
+    items, noun, why = steps, "num_envs * rollout_length", ""
+    if recurrent:
+        items, noun, why = steps // config.rollout_length, "num_envs", " (a recurrent model learns from whole sequences)"
+    if items % config.num_minibatches:
+        raise ValueError(f"num_minibatches={config.num_minibatches} must divide {noun}={items}{why}")
+    if (size := items // config.num_minibatches) % accumulation_steps:
         raise ValueError(f"accumulation_steps={accumulation_steps} must divide {noun} / num_minibatches = {size}{why}")
 
 

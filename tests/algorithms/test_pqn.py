@@ -223,7 +223,7 @@ def test_memory_is_learnt() -> None:
     ("settings", "message"),
     [
         ({"num_minibatches": 3}, r"num_minibatches=3 must divide num_envs \* rollout_length=32"),
-        ({"num_minibatches": 8, "model": GRU}, "num_minibatches=8 must divide num_envs=4, because a minibatch consists of whole"),
+        ({"num_minibatches": 8, "model": GRU}, r"num_minibatches=8 must divide num_envs=4 \(a recurrent model learns from whole"),
         ({"q_lambda": 1.5}, r"q_lambda=1.5 is not allowed: it must be a number in \[0, 1\]"),
         ({"schedules": {"clip_eps": lambda i: 1.0}}, r"schedules\['clip_eps'\] does not name a hyperparameter"),
     ],

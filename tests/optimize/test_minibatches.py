@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -141,11 +142,15 @@ def test_the_minibatches_of_an_epoch() -> None:
 
 
 def test_numbers_of_parts_have_to_divide() -> None:
-    check_minibatches(4, 3, 24, "rows")
-    with pytest.raises(ValueError, match=r"^num_minibatches=5 must divide rows=24 \(why\)$"):
-        check_minibatches(5, 1, 24, "rows", " (why)")
-    with pytest.raises(ValueError, match=r"^accumulation_steps=4 must divide rows / num_minibatches = 6$"):
-        check_minibatches(4, 4, 24, "rows")
+    config = lambda number: SimpleNamespace(num_minibatches=number, rollout_length=4)  # noqa: E731
+    check_minibatches(config(4), 24, recurrent=False, accumulation_steps=3)
+    check_minibatches(config(3), 24, recurrent=True)
+    with pytest.raises(ValueError, match=r"^num_minibatches=5 must divide num_envs \* rollout_length=24$"):
+        check_minibatches(config(5), 24, recurrent=False)
+    with pytest.raises(ValueError, match=r"^num_minibatches=4 must divide num_envs=6 \(a recurrent model learns from whole"):
+        check_minibatches(config(4), 24, recurrent=True)
+    with pytest.raises(ValueError, match=r"^accumulation_steps=4 must divide num_envs \* rollout_length / num_minibatches = 6$"):
+        check_minibatches(config(4), 24, recurrent=False, accumulation_steps=4)
 
 
 def test_from_the_first_step_beyond_the_limit_on_nothing_changes() -> None:

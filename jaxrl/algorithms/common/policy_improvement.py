@@ -74,10 +74,10 @@ def temperature_loss(improvement: Array, temperature: Array, epsilon: Array | fl
     return temperature * (epsilon + improvement)
 
 
-Policy = Categorical | MultiCategorical | Normal | TanhNormal
+KnownDistribution = Categorical | MultiCategorical | Normal | TanhNormal
 
 
-def divergences(old: Policy, new: Any) -> tuple[Array, ...]:
+def divergences(old: KnownDistribution, new: Any) -> tuple[Array, ...]:
     """Return KL(π⁻ ‖ π) of each row: for a Box f32[d, ...] each by the change of the mean, with the deviation of π⁻, and by that
     of the deviation (Abdolmaleki et al. 2018b, section 4.2.1); for other actions f32[...]. Squashing does not change them."""
     if isinstance(old, Categorical | MultiCategorical):

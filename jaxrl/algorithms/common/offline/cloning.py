@@ -1,4 +1,4 @@
-"""Parts of algorithms that clone the actions of a dataset: state, acting, the loss of one action, and the loop over updates."""
+"""Parts of algorithms that clone the actions of a dataset: acting, the loss of one action, and the loop over updates."""
 
 from __future__ import annotations
 
@@ -11,23 +11,17 @@ from jaxrl.algorithms.common.offline.datasets import data_statistics
 from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.distributions import Categorical, MultiCategorical
-from jaxrl.optimize.learner import Learner
+from jaxrl.optimize.learner import ReplayLearner
 from jaxrl.replay import Draw
 from jaxrl.replay.transitions import example_row
 from jaxrl.rollout.running_statistics import normalize_inputs
 from jaxrl.types import Array, Key, Metrics, PyTree
 
 
-class CloningLearner(Learner):
-    """Learner state of an algorithm that clones actions."""
-
-    replay: Any
-
-
-def init(setup: ReplaySetup[Any], key: Key, hyperparams: Any) -> CloningLearner:
+def init(setup: ReplaySetup[Any], key: Key, hyperparams: Any) -> ReplayLearner:
     learner = setup.init_learner(key, hyperparams, data_statistics(setup))
     stored = setup.replay.init(example_row(setup.observation_space, setup.action_space))
-    return CloningLearner(**learner._asdict(), replay=stored)
+    return ReplayLearner(**learner._asdict(), replay=stored)
 
 
 def cloning_loss(output: Categorical | MultiCategorical | Array, action: Array) -> Array:
@@ -48,10 +42,10 @@ def played_action(setup: AlgorithmSetup[Any], output: PyTree, env_id: Array, key
 
 def learn(
     setup: ReplaySetup[Any],
-    learner: CloningLearner,
+    learner: ReplayLearner,
     batch: Callable[[PyTree, Draw], Any],
     loss: Callable[[PyTree, Any], tuple[Array, dict[str, Array]]],
-) -> tuple[CloningLearner, Metrics]:
+) -> tuple[ReplayLearner, Metrics]:
     """Run the updates of an iteration.
 
     Args:

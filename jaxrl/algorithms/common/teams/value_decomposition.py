@@ -131,12 +131,8 @@ def team_value(setup: AlgorithmSetup[Any]) -> TeamValue | None:
 
 def check_team_minibatches(setup: AlgorithmSetup[Any]) -> None:
     """Raise ValueError unless ``num_minibatches`` divides the rows of teams, or with memory their sequences."""
-    config = setup.config
-    if config.decomposition is not None:
-        items, noun = setup.steps_per_iteration, "num_envs * rollout_length"
-        if is_recurrent(setup.model):
-            items, noun = items // config.rollout_length, "num_envs"
-        check_minibatches(config.num_minibatches, 1, items, noun)
+    if setup.config.decomposition is not None:
+        check_minibatches(setup.config, setup.steps_per_iteration, recurrent=is_recurrent(setup.model))
 
 
 def decomposed(prepared: PreparedAgent[Any]) -> PreparedAgent[Any]:
