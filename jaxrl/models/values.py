@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnasium import spaces
 
 from jaxrl.models.config import ValueNetworkConfig
@@ -19,8 +22,9 @@ from jaxrl.models.settings import make_network
 from jaxrl.models.torso import Network, Torso
 from jaxrl.models.wrap import from_linen
 from jaxrl.settings.loadable import component
-from jaxrl.types import Array, Model, StepInput
+from jaxrl.types import Array, Key, Model, StepInput
 from jaxrl.xla import fast_random
+from jaxrl.xla.copies import stored
 
 NUM_COSINES = 64
 """Number of cosines in the embedding of a fraction (Dabney et al. 2018b, section 3.1)."""
@@ -37,16 +41,18 @@ class QuantileOutput(NamedTuple):
 
 
 class NoisyDense(Dense):
-    """Layer with weights μ + σ·ε and factorised Gaussian noise ε (Fortunato et al. 2018, eq. 9–11).
-
-    ε is drawn once per call for all rows, from the rng stream "noise". Without that stream ε is 0.
-    """
+    """Layer with weights μ + σ·ε and factorised Gaussian noise ε (Fortunato et al. 2018, eq. 9–11), the same for all rows."""
 
     sigma: float = 0.5
     """Initial σ, times the square root of the number of input features."""
 
     @nn.compact
-    def __call__(self, inputs: Array) -> Array:
+    def __call__(self, inputs: Array, noise: Array | None = None) -> Array:
+        """Apply the layer.
+
+        Args:
+          noise: f(ε) of each input and each output, f32[inputs + outputs]; see ``factors``. None: ε is 0.
+        """
         features = inputs.shape[-1]
         kernel = self.weights("kernel", self.kernel_init, (features, self.features))
         bias = self.weights("bias", self.bias_init, (self.features,))
@@ -56,13 +62,17 @@ class NoisyDense(Dense):
         weights = (inputs, kernel, bias, kernel_sigma, bias_sigma)
         x, kernel, bias, kernel_sigma, bias_sigma = nn.dtypes.promote_dtype(*weights, dtype=self.dtype)
         y = dense_layer(x, kernel, bias)
-        if not self.has_rng("noise"):
+        if noise is None:
             return y
-        # Only the draw has no loop: XLA takes several times as long to compile chains of such keys.
-        noise = fast_random.normal(self.make_rng("noise"), (features + self.features,))
-        noise = (jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))).astype(x.dtype)
+        noise = noise.astype(x.dtype)
         # The product with σ ⊙ (ε_in ε_outᵀ) without that matrix: under vmap over keys, all rows still share their weights.
         return y + dense_layer(x * noise[:features], kernel_sigma, bias_sigma) * noise[features:]
+
+
+def factors(key: Key, size: int) -> Array:
+    """Draw f(ε) = sgn(ε)·√|ε| for normal ε, f32[size] (Fortunato et al. 2018, eq. 10)."""
+    noise = fast_random.normal(key, (size,))
+    return stored(jnp.sign(noise) * jnp.sqrt(jnp.abs(noise)))  # and not computed again for each row
 
 
 class ValueNetwork(nn.Module):
@@ -83,33 +93,50 @@ class ValueNetwork(nn.Module):
             fractions = self.fractions((*x.shape[:-1], self.num_fractions))
             x = x[..., None, :] * self.embedded(fractions, x.shape[-1])
         n, size = int(self.action_space.n), self.num_outputs or 1
-        values = self.stream(x, n * size, "q")
+        noise = self.noise_of_layers(x.shape[-1], [n * size, size] if self.dueling else [n * size])
+        values = self.stream(x, n * size, "q", noise)
         values = values.reshape((*values.shape[:-1], n, size))
         if self.dueling:
-            values = values - values.mean(-2, keepdims=True) + self.stream(x, size, "value")[..., None, :]
+            values = values - values.mean(-2, keepdims=True) + self.stream(x, size, "value", noise)[..., None, :]
         if self.num_fractions:
             return QuantileOutput(values[..., 0].swapaxes(-1, -2), fractions)
         return values if self.num_outputs else masked(values[..., 0], inputs.obs)
 
-    def stream(self, x: Array, features: int, name: str) -> Array:
+    def noise_of_layers(self, inputs: int, outputs: Sequence[int]) -> Iterator[Array | None]:
+        """Yield the noise of each layer, in order. It is drawn at once, since each key takes as long as a layer on a CPU.
+
+        Args:
+          inputs: features of the input of each stream.
+          outputs: features of the output of each stream.
+        """
+        if not (self.noise and self.has_rng("noise")):
+            return itertools.repeat(None)
+        widths = [(inputs, *self.network.hidden_sizes[-1:], each) for each in outputs]
+        sizes = [sum(pair) for each in widths for pair in itertools.pairwise(each)]
+        return iter(jnp.split(factors(self.make_rng("noise"), sum(sizes)), np.cumsum(sizes)[:-1]))
+
+    def stream(self, x: Array, features: int, name: str, noise: Iterator[Array | None]) -> Array:
         """Apply the last hidden layer, if there is one, and the output layer."""
         network = self.network
         for size in network.hidden_sizes[-1:]:
-            x = self.layer(size, math.sqrt(2), f"{name}_hidden", network.dtype)(x)
+            x = self.layer(x, size, math.sqrt(2), f"{name}_hidden", noise, network.dtype)
             if network.layer_norm:
                 x = nn.LayerNorm(dtype=compute_type(network.dtype), name=f"{name}_norm")(x)
             x = ACTIVATIONS[network.activation](x)
-        return self.layer(features, 1.0, name)(x)
+        return self.layer(x, features, 1.0, name, noise)
 
-    def layer(self, features: int, gain: float, name: str, dtype: str = "float32") -> Any:
+    def layer(
+        self, x: Array, features: int, gain: float, name: str, noise: Iterator[Array | None], dtype: str = "float32"
+    ) -> Array:
         if not self.noise:
-            return dense(features, gain, name, dtype=dtype)
-        return NoisyDense(features, dtype=compute_type(dtype), kernel_init=orthogonal(gain), name=name, sigma=self.noise)
+            return dense(features, gain, name, dtype=dtype)(x)
+        arguments: Any = {"dtype": compute_type(dtype), "kernel_init": orthogonal(gain), "name": name, "sigma": self.noise}
+        return NoisyDense(features, **arguments)(x, next(noise))
 
     def fractions(self, shape: tuple[int, ...]) -> Array:
         """Draw f32[..., K] uniformly from (0, 1) with a key; without one, return the midpoints of K equal intervals."""
         if self.has_rng("fractions"):
-            return fast_random.uniform(self.make_rng("fractions"), shape)
+            return stored(fast_random.uniform(self.make_rng("fractions"), shape))  # and not drawn again for each cosine
         return jnp.broadcast_to((jnp.arange(shape[-1]) + 0.5) / shape[-1], shape)
 
     def embedded(self, fractions: Array, features: int) -> Array:

@@ -20,3 +20,17 @@ def repeated(x: Array, times: int) -> Array:
         return jnp.broadcast_to(x, (times, *x.shape))
 
     return on_cpu(x, cpu=lambda x: jax.lax.optimization_barrier(broadcast(x)), default=broadcast)
+
+
+def stored(x: Array) -> Array:
+    """Store ``x`` before others read it.
+
+    On a CPU, XLA computes an array that is broadcast again for each element of the result, even if it is expensive. It does not do
+    so across the boundary of a conditional. The barrier hides which branch is taken.
+    """
+
+    def through_conditional(x: Array) -> Array:
+        always = jax.lax.optimization_barrier(jnp.ones((), bool))
+        return jax.lax.cond(always, lambda x: x, lambda x: 0 * x, x)  # under shard_map both branches vary over the same devices
+
+    return on_cpu(x, cpu=through_conditional, default=lambda x: x)

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import QuantileOutput, q_network, value_network
 from jaxrl.models.initialisers import orthogonal
-from jaxrl.models.values import NoisyDense
+from jaxrl.models.values import NoisyDense, factors
 from jaxrl.rollout.autoreset import first_input
 from jaxrl.rollout.inputs import example_input
 
@@ -90,7 +90,7 @@ def test_noise_is_factorised() -> None:
     sigma = params["params"]["kernel_sigma"]
     np.testing.assert_allclose(sigma, 0.8 / 3, rtol=1e-6)
     quiet = layer.apply(params, x)
-    apply = lambda key: layer.apply(params, x, rngs={"noise": key}) - quiet  # noqa: E731
+    apply = lambda key: layer.apply(params, x, factors(key, 9 + 4)) - quiet  # noqa: E731
     noise = np.asarray(jit(apply)(jax.random.key(1))) / (0.8 / 3)
     bias, matrix = noise[0], noise[1:] - noise[0]  # ε_out, and ε_in ε_outᵀ
     incoming = matrix[:, 0] / bias[0]
