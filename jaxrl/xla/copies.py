@@ -25,8 +25,8 @@ def repeated(x: Array, times: int) -> Array:
 def stored(x: Array) -> Array:
     """Store ``x`` before others read it.
 
-    On a CPU, XLA computes an array that is broadcast again for each element of the result, even if it is expensive. It does not do
-    so across the boundary of a conditional. The barrier hides which branch is taken.
+    On a CPU, XLA may compute an array that is broadcast again for each element of the result, even if it is expensive. It does
+    not do so across the boundary of a conditional. The barrier hides which branch is taken.
     """
 
     def through_conditional(x: Array) -> Array:
