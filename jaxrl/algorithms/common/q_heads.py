@@ -45,7 +45,7 @@ def select_outputs(x: Array, action: Array) -> Array:
     """Return x[i, action[i]] for x f32[N, n, ...] and action i32[N]."""
     if x.ndim == 2:
         return select_actions(x, action)
-    return select_actions(jnp.moveaxis(x, 1, -1), jnp.broadcast_to(action[:, None], (x.shape[0], x.shape[2])))
+    return jnp.where(jax.nn.one_hot(action, x.shape[1], dtype=bool)[:, :, None], x, 0).sum(1)
 
 
 def scalar_loss(outputs: Array, batch: Transitions, beyond: Array) -> tuple[Array, Array]:
