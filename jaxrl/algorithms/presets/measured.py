@@ -92,7 +92,9 @@ MEASURED = (
         Score(1.0, 1.0, 1.0, 48, CPU_25_17),
         0.95,
     ),
-    Preset("pqn-minatar-breakout", "pqn", "Breakout-MinAtar", PQN_MINATAR, 2_000_000, 5, Score(39.2, 31.9, 52.8, 84, CPU), 10),
+    Preset(
+        "pqn-minatar-breakout", "pqn", "Breakout-MinAtar", PQN_MINATAR, 2_000_000, 5, Score(39.5, 32.2, 50.3, 79, CPU_25_17), 10
+    ),
     Preset(
         "pqn-minatar-spaceinvaders",
         "pqn",
@@ -100,7 +102,7 @@ MEASURED = (
         PQN_MINATAR,
         2_000_000,
         5,
-        Score(130.5, 106.0, 144.5, 159, CPU),
+        Score(137.2, 114.8, 151.6, 127, CPU_25_17),
         45,
     ),
     Preset("r2d2-memorychain", "r2d2", CHAIN, R2D2_CHAIN, 60_000, 8, Score(1.0, 1.0, 1.0, 169, CPU), 0.9),
