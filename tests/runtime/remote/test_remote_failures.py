@@ -72,6 +72,7 @@ def test_a_lost_worker_fails_its_call_and_those_behind_it(cluster: remote.Cluste
     pid = one.call("pid").result(WAIT)
     method, args, text = ENDS[end]
     text = text if engine == "local" else rf"was lost \(.*\) during {method}"  # Ray does not say how it ended
+    one.call("slow_add", 0.5)  # so that the next two are called before the worker ends
     first, second = one.call(method, *args), one.call("add")
     for error in (fails(first), fails(second)):
         assert isinstance(error, remote.WorkerLost) and re.search(text, str(error)), error
