@@ -140,7 +140,7 @@ SPEED = {
         "jaxrl.runtime.logs.provenance",
         "jaxrl.runtime.training_loop.session",
     },
-    "copies": {"jaxrl.rollout.outputs"},
+    "copies": {"jaxrl.models.values", "jaxrl.rollout.outputs"},
     "ordered_collectives": {"jaxrl.agent", "jaxrl.runtime.actors.gradients"},
     "packed_parameters": {"jaxrl.optimize.descent"},
     "packed_scan": {"jaxrl.rollout.collect"},

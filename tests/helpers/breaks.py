@@ -91,10 +91,10 @@ BREAKS = (
         "runtime/actors/test_actors_faults",
     ),
     Break(
-        "runtime/training_loop/session.py",
-        "np.where(self.diverged, np.nan, values)",
-        "values",
-        "runtime/training_loop/test_resume",
+        "runtime/training_loop/evaluations.py",
+        "np.where(diverged, np.nan, np.asarray(x, np.float64).mean(1))",
+        "np.asarray(x, np.float64).mean(1)",
+        "runtime/training_loop/test_diverging_seeds",
     ),
     Break("settings/validation.py", "x > self.low if self.open_low else x >= self.low", "x >= self.low", "builder/test_config"),
     Break(
