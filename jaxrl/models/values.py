@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -93,7 +92,7 @@ class ValueNetwork(nn.Module):
             fractions = self.fractions((*x.shape[:-1], self.num_fractions))
             x = x[..., None, :] * self.embedded(fractions, x.shape[-1])
         n, size = int(self.action_space.n), self.num_outputs or 1
-        noise = self.noise_of_layers(x.shape[-1], [n * size, size] if self.dueling else [n * size])
+        noise = self.noise_of_layers(x.shape[-1], {"q": n * size} | ({"value": size} if self.dueling else {}))
         values = self.stream(x, n * size, "q", noise)
         values = values.reshape((*values.shape[:-1], n, size))
         if self.dueling:
@@ -102,20 +101,25 @@ class ValueNetwork(nn.Module):
             return QuantileOutput(values[..., 0].swapaxes(-1, -2), fractions)
         return values if self.num_outputs else masked(values[..., 0], inputs.obs)
 
-    def noise_of_layers(self, inputs: int, outputs: Sequence[int]) -> Iterator[Array | None]:
-        """Yield the noise of each layer, in order. It is drawn at once, since each key takes as long as a layer on a CPU.
+    def noise_of_layers(self, inputs: int, outputs: Mapping[str, int]) -> dict[str, Array]:
+        """Draw the noise of all layers, by their names; none without a key. On a CPU a draw takes as long as a layer, so all
+        noise is one draw.
 
         Args:
           inputs: features of the input of each stream.
-          outputs: features of the output of each stream.
+          outputs: stream -> features of its output.
         """
         if not (self.noise and self.has_rng("noise")):
-            return itertools.repeat(None)
-        widths = [(inputs, *self.network.hidden_sizes[-1:], each) for each in outputs]
-        sizes = [sum(pair) for each in widths for pair in itertools.pairwise(each)]
-        return iter(jnp.split(factors(self.make_rng("noise"), sum(sizes)), np.cumsum(sizes)[:-1]))
+            return {}
+        sizes: dict[str, int] = {}
+        for name, features in outputs.items():
+            hidden = self.network.hidden_sizes[-1:]
+            sizes |= {f"{name}_hidden": inputs + size for size in hidden}
+            sizes[name] = (hidden or (inputs,))[0] + features
+        noise = factors(self.make_rng("noise"), sum(sizes.values()))
+        return dict(zip(sizes, jnp.split(noise, np.cumsum([*sizes.values()])[:-1]), strict=True))
 
-    def stream(self, x: Array, features: int, name: str, noise: Iterator[Array | None]) -> Array:
+    def stream(self, x: Array, features: int, name: str, noise: Mapping[str, Array]) -> Array:
         """Apply the last hidden layer, if there is one, and the output layer."""
         network = self.network
         for size in network.hidden_sizes[-1:]:
@@ -125,13 +129,11 @@ class ValueNetwork(nn.Module):
             x = ACTIVATIONS[network.activation](x)
         return self.layer(x, features, 1.0, name, noise)
 
-    def layer(
-        self, x: Array, features: int, gain: float, name: str, noise: Iterator[Array | None], dtype: str = "float32"
-    ) -> Array:
+    def layer(self, x: Array, features: int, gain: float, name: str, noise: Mapping[str, Array], dtype: str = "float32") -> Array:
         if not self.noise:
             return dense(features, gain, name, dtype=dtype)(x)
         arguments: Any = {"dtype": compute_type(dtype), "kernel_init": orthogonal(gain), "name": name, "sigma": self.noise}
-        return NoisyDense(features, **arguments)(x, next(noise))
+        return NoisyDense(features, **arguments)(x, noise.get(name))
 
     def fractions(self, shape: tuple[int, ...]) -> Array:
         """Draw f32[..., K] uniformly from (0, 1) with a key; without one, return the midpoints of K equal intervals."""

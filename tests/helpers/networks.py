@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -11,8 +11,10 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.models import actor_critic
+from jaxrl.rollout.inputs import example_input
 from jaxrl.spaces.trees import zeros
-from jaxrl.types import Agent, StepInput
+from jaxrl.types import Agent, Model, StepInput
 
 OBSERVATION = spaces.Box(-1, 1, (3,), np.float32)
 DISCRETE, BOX = spaces.Discrete(4), spaces.Box(-1, 1, (2,), np.float32)
@@ -63,3 +65,15 @@ def values_for(tree: Any, seed: int = 0) -> Any:
 
 def shapes_of_a_step(agent: Agent) -> Any:
     return jax.eval_shape(lambda key: agent.step(agent.init(key)), jax.eval_shape(lambda: jax.random.key(0)))
+
+
+def small_actor_critic(action_space: spaces.Space, **settings: Any) -> tuple[Model, Any]:
+    """Return the model for ``OBSERVATION``, with a hidden layer of 8 units, and its parameters."""
+    return _small_actor_critic(action_space is DISCRETE, tuple(settings.items()))
+
+
+@cache
+def _small_actor_critic(discrete: bool, settings: tuple[tuple[str, Any], ...]) -> tuple[Model, Any]:
+    action_space = DISCRETE if discrete else BOX
+    model = actor_critic(OBSERVATION, action_space, hidden_sizes=(8,), **dict(settings))
+    return model, jit(model.init)(jax.random.key(0), example_input(OBSERVATION, action_space))

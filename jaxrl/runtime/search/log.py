@@ -69,11 +69,12 @@ def _checked(event: object, trials: int) -> Event:
     """Return an event that follows ``trials`` trials. Raise ValueError if it lacks keys, or is of another trial."""
     if not isinstance(event, dict) or not {"event", "at"} <= event.keys():
         raise ValueError("an event of a search has the keys event and at")
-    if lacking := KEYS.get(event["event"], frozenset()) - event.keys():
-        raise ValueError(f"an event {event['event']!r} also has the keys {', '.join(sorted(lacking))}")
-    known = {trials} if event["event"] == "asked" else range(trials)
-    if event.get("trial", -1) not in known and "trial" in KEYS.get(event["event"], ()):
-        raise ValueError(f"an event {event['event']!r} of trial {event['trial']}, after {trials} trials")
+    kind = str(event["event"])
+    needed = KEYS.get(kind, frozenset())
+    if lacking := needed - event.keys():
+        raise ValueError(f"an event {kind!r} also has the keys {', '.join(sorted(lacking))}")
+    if "trial" in needed and event["trial"] not in ([trials] if kind == "asked" else range(trials)):
+        raise ValueError(f"an event {kind!r} of trial {event['trial']}, after {trials} trials")
     return event
 
 

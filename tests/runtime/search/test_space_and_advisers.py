@@ -193,6 +193,7 @@ def test_the_log_is_read_up_to_its_last_whole_boundary(tmp_path: Path) -> None:
         assert found in ([], first) and found == up_to(first + second, len(found) // 2 - 1)
     for damage, what in (
         ((b'"tested"', b'"tes'), ""),
+        ((b'"trial": 0, "age"', b'"trial": [], "age"'), "of trial"),
         ((b'"age"', b'"years"'), "an event 'tested' also has the keys age"),
         ((b'"trial": 0, "age"', b'"trial": 1, "age"'), "an event 'tested' of trial 1, after 1 trials"),
     ):

@@ -107,6 +107,20 @@ def test_nothing_is_computed_once_all_seeds_have_diverged(monkeypatch: pytest.Mo
     assert calls == [16] and caught.value.history["diverged"].tolist() == [[True, True]]
 
 
+def test_logs_of_a_seed_that_has_diverged_are_blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that the driver still returns."""
+    agent = small_ppo(probes.action_choice())
+
+    class Diverging(FakeDriver):
+        def iterate(self, states: Any, iterations: int, alive: Any) -> Any:
+            states, metrics, alive = super().iterate(states, iterations, alive)
+            return states, metrics | {"best": Max(np.ones(2, np.float32))}, np.array([True, False])
+
+    monkeypatch.setattr(run_module, "open_driver", lambda agent, seeds, **options: (Diverging(2, {}), jax.devices()[:1], None))
+    _, history = run(agent, 128, seeds=2, eval_every=0, quiet=True)
+    assert (history["best"][:, 0] == 1).all() and np.isnan(history["best"][:, 1]).all() and history["diverged"][-1, 1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("untrained", "best"), [(1.0, 2), (0.5, 2), (1.5, 0)])
 def test_untrained_policies_are_the_best_only_where_training_made_them_worse(
