@@ -69,7 +69,8 @@ def learn(agent: Any, mode: str, seeds: int, versions: int) -> np.ndarray:
             tested[seed] = [own, *(old._replace(age=old.age + 1) for old in tested[seed][:AGES])]
             batch = [own] if mode == FRESH else [part(each) for each in tested[seed]]
             correction = DEFAULT if mode == FRESH else mode
-            ascents.append(stale_gradient(correction, SETTINGS.noise, SETTINGS.strategy.weights, theta[seed], batch)[0])
+            of = (SETTINGS.noise, SETTINGS.strategy.weights, theta[seed], SETTINGS.sigma)
+            ascents.append(stale_gradient(correction, *of, batch)[0])
         updates, opt_state = step(jnp.stack(ascents), opt_state, theta)
         theta = optax.apply_updates(theta, updates)
     return np.stack(curve, 1)

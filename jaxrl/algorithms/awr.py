@@ -53,7 +53,8 @@ class AWRConfig(ReplayConfig):
     weight: Exponential | Binary = Exponential(beta=1.0, limit=20.0)
     """Weight of an action in the policy's loss."""
     normalize_advantages: bool = True
-    """Scale advantages to mean 0 and standard deviation 1 within each batch, so that β does not depend on the reward's scale."""
+    """Scale advantages to mean 0 and standard deviation 1 within each batch, so that β does not depend on the reward's scale;
+    without effect on ``Binary``, which has no β and asks whether the advantage itself is positive."""
     replay: Uniform = added(Uniform())
     """How the first rows of sequences are drawn from replay, unless ``replay`` is a custom ``ReplayFn``."""
 
@@ -102,7 +103,7 @@ def awr_loss(
     output = setup.model.apply(params, (), flat)[1]
     policy, value = jax.tree.map(lambda x: x.reshape(len(valid) + 1, -1, *x.shape[1:]), (output.policy, output.value))
     advantage, target = jax.lax.stop_gradient(returns(batch, value, hp))
-    if setup.config.normalize_advantages:
+    if setup.config.normalize_advantages and not isinstance(setup.config.weight, Binary):
         advantage = standardized(advantage, valid, setup.axis_name)
     weight, policy = setup.config.weight.weights(advantage, hp), jax.tree.map(lambda x: x[:-1], policy)
     policy_loss, value_loss = -weight * policy.log_prob(action), 0.5 * (value[:-1] - target) ** 2

@@ -63,7 +63,8 @@ class DAggerHyperparams(NamedTuple):
 
     learning_rate: shared.LearningRate = 1e-3
     beta: Unit = 0.0
-    """Probability with which the teacher acts in a row, after the warm-up, in which it always does; β in the paper."""
+    """Probability with which the teacher acts in a row; β in the paper. In the warm-up and the first rollout after it, it always
+    does."""
     max_grad_norm: shared.MaxGradNorm = 1_000.0
     adam_eps: shared.AdamEps = 1e-8
     total_steps: shared.TotalSteps = 0.0

@@ -46,7 +46,7 @@ class IQLConfig(OffPolicyConfig):
 
     anneal: bool = False
     cosine: bool = True
-    """Let the policy's learning rate fall to 0 at ``total_steps``, along half a cosine."""
+    """Let ``actor_learning_rate``, which is the policy's and V's, fall to 0 at ``total_steps``, along half a cosine."""
     value: Expectile | Sampled = Expectile()
     """V(s), from which advantages are computed, and with ``Expectile`` targets."""
     weight: Exponential | Binary = Exponential()

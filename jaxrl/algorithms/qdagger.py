@@ -6,7 +6,7 @@ Reads top to bottom: settings, state, acting, observing, learning, builder. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -28,6 +28,7 @@ from jaxrl.models import q_network
 from jaxrl.optimize.learner import TargetLearner
 from jaxrl.replay.transitions import Transitions, example_row
 from jaxrl.rollout.episode_mean import EpisodeMean, add_rollout, no_episodes
+from jaxrl.rollout.running_statistics import starts_anew
 from jaxrl.settings import hyperparams as shared
 from jaxrl.settings.validation import NonNegative, Positive
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, Rollout, StepInput
@@ -72,6 +73,12 @@ class Returns(NamedTuple):
 
     teacher: EpisodeMean
     student: EpisodeMean
+    begun_by_teacher: Array
+    """bool[num_envs]: whether the teacher began the current episode. If so, it is not one of the student's."""
+
+    @property
+    def env_axes(self) -> Mapping[str, int]:
+        return {"begun_by_teacher": 0}
 
 
 class QDaggerState(TargetLearner):
@@ -97,7 +104,8 @@ QDaggerSetup: TypeAlias = TeacherSetup[QDaggerConfig]
 
 def init(setup: QDaggerSetup, key: Key, hyperparams: QDaggerHyperparams) -> QDaggerState:
     learner = setup.init_student(key, hyperparams)
-    returns = Returns(*(no_episodes(setup.config.num_envs) for _ in range(2)))
+    lanes = setup.config.num_envs
+    returns = Returns(no_episodes(lanes), no_episodes(lanes), jnp.zeros(lanes, bool))
     return QDaggerState(
         **learner._asdict(),
         target_params=jax.tree.map(jnp.copy, learner.params),
@@ -133,16 +141,24 @@ def act(
 
 
 def observe(setup: QDaggerSetup, learner: QDaggerState, rollout: Rollout) -> QDaggerState:
-    """Add the rollout to the replay, and the returns of its episodes to those of who acts now."""
-    taught = teacher_acts(setup, learner)
+    """Add the rollout to the replay, and the returns of its episodes to those of who acted in all of their rows."""
+    taught, slot = teacher_acts(setup, learner), rollout.env_id % learner.returns.begun_by_teacher.shape[0]
+
+    def forward(by_teacher: Array, anew: Array) -> tuple[Array, Array]:
+        by_teacher = jnp.where(anew, taught, by_teacher)
+        return by_teacher, by_teacher
+
+    begun_by_teacher, by_teacher = jax.lax.scan(forward, learner.returns.begun_by_teacher[slot], starts_anew(rollout))
     acting: EpisodeMean = jax.tree.map(partial(jnp.where, taught), learner.returns.teacher, learner.returns.student)
     rewards = jnp.where(rollout.valid, rollout.reward, 0.0)
-    after, _ = add_rollout(acting, rollout, rewards, jnp.where(taught, 1.0, SMOOTHING), setup.axis_name)
+    counted_rows = by_teacher == taught
+    after, _ = add_rollout(acting, rollout, rewards, jnp.where(taught, 1.0, SMOOTHING), setup.axis_name, counted_rows)
 
     def counted(theirs: Array, before: EpisodeMean) -> EpisodeMean:
         return jax.tree.map(partial(jnp.where, theirs), after, before)._replace(running=after.running)
 
-    returns = Returns(counted(taught, learner.returns.teacher), counted(~taught, learner.returns.student))
+    begun = learner.returns.begun_by_teacher.at[slot].set(begun_by_teacher)
+    returns = Returns(counted(taught, learner.returns.teacher), counted(~taught, learner.returns.student), begun)
     return store(setup, learner, rollout)._replace(returns=returns)
 
 

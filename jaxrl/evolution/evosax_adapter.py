@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
+from jaxrl.evolution.shaping import lowest_for_nan
 from jaxrl.settings.aliases import hint_or, nearest
 from jaxrl.settings.options import Option, option
 from jaxrl.settings.packages import import_package
@@ -26,6 +27,8 @@ MOST_PARAMETERS = 2000
 """Largest D for these."""
 MOST_BYTES = 2**31
 """Largest size of a population."""
+OF_FIRST, OF_INIT, OF_ASK, OF_TELL = range(1, 5)
+"""Random streams of a key: of the first members around the initial parameters, and of evosax's methods."""
 
 
 @option("evosax")
@@ -132,6 +135,7 @@ class EvosaxPopulation:
 
     def init(self, key: Key) -> PyTree:
         """Return the algorithm's first state."""
+        key = fold_in(key, OF_INIT)
         if self.has_mean:
             return strong(self._call("init", key, self.mean, self.params))
         return strong(self._call("init", key, jnp.tile(self.mean, (self.members, 1)), jnp.zeros(self.members), self.params))
@@ -141,9 +145,9 @@ class EvosaxPopulation:
 
         An algorithm without a mean begins with members around the initial parameters.
         """
-        population, state = self._call("ask", key, state, self.params)
+        population, state = self._call("ask", fold_in(key, OF_ASK), state, self.params)
         if not self.has_mean:
-            first = self.mean + self.sigma * normal(fold_in(key, 1), population.shape)
+            first = self.mean + self.sigma * normal(fold_in(key, OF_FIRST), population.shape)
             population = jnp.where(version == 0, first, population)
         return population, state
 
@@ -152,12 +156,13 @@ class EvosaxPopulation:
 
         Args:
           state: with ``population``, from ``ask``.
-          fitness: f32[N]; more is better.
+          fitness: f32[N]; more is better. NaN counts as the lowest.
         """
-        told, _ = self._call("tell", key, population, -fitness, state, self.params)
+        key, cost = fold_in(key, OF_TELL), -lowest_for_nan(fitness)
+        told, _ = self._call("tell", key, population, cost, state, self.params)
         if self.has_mean:
             return _like(told, state), self.unravel(self.algorithm.get_mean(told))
-        first = self._call("init", key, population, -fitness, self.params)
+        first = self._call("init", key, population, cost, self.params)
         new = jax.tree.map(lambda first, later: jnp.where(version == 0, first, later), _like(first, state), _like(told, state))
         return new, self.unravel(self.algorithm.get_best_solution(new))
 

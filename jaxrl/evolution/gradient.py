@@ -61,16 +61,19 @@ def stale_gradient(
     noise: IndependentNoise,
     shaping: ShapingFn,
     theta: Array,
+    sigma: float,
     tested: list[VersionFitness],
     age_discount: float = 1.0,
 ) -> tuple[Array, dict[str, float]]:
-    """Estimate the gradient at ``theta``, f32[D], from members of several versions.
+    """Estimate the gradient at ``theta``, f32[D], and ``sigma``, from members of several versions.
+
+    A member without the other of its pair has half the weight of the others in the mean.
 
     Args:
       correction: what to do about older versions.
         "within": shape fitness within each version, and use its gradient at its own mean, with weight age_discount^age.
-        "shift": take an older member as one of the present version with the noise ε + δ/σ, and shape the fitness of all together
-        (the formula of EvoKit, with which it shares its bias towards older means, divided by σ²).
+        "shift": take an older member as one of the present version with the noise (δ + σ_v ε)/σ, and shape the fitness of all
+        together (the formula of EvoKit, with which it shares its bias towards older means, divided by σ²).
         "importance": the same, weighted by the density of the present version over that of the older one, at most
         ``MOST_WEIGHT``, and normalised by the sum (IW-ES: Campos et al. 2018, arXiv:1811.04624). Where the effective sample size
         is too small, "within".
@@ -87,42 +90,52 @@ def stale_gradient(
     if correction in ("shift", "importance"):
         weights = jnp.ones(sum(len(each.member) for each in tested))
         if correction == "importance":
-            weights = _densities(noise, theta, tested)
+            weights = _densities(noise, theta, sigma, tested)
             share = float(weights.sum() ** 2 / (weights**2).sum() / weights.size)
             logged["effective_sample"] = share
         if correction == "shift" or share >= LEAST_SAMPLE:
-            return _pooled(noise, shaping, theta, tested, weights), {"used": float(weights.size), **logged}
+            return _pooled(noise, shaping, theta, sigma, tested, weights), {"used": float(weights.size), **logged}
     used = [each for each in tested if correction != "drop" or each.age == 0]
     total, weight = jnp.zeros_like(theta), 0.0
     for each in used:
         share = len(each.member) * age_discount**each.age
-        one = _sum(noise, each, shaping(each.fitness) * _alone(each.member)) / (len(each.member) * each.sigma)
+        counts = _counts(each.member)
+        one = _sum(noise, each, shaping(each.fitness) * counts) / (counts.sum() * each.sigma)
         total, weight = total + share * one, weight + share
     return total / max(weight, 1e-30), {"used": float(sum(len(each.member) for each in used)), **logged}
 
 
-def _pooled(noise: IndependentNoise, shaping: ShapingFn, theta: Array, tested: list[VersionFitness], weights: Array) -> Array:
+def _pooled(
+    noise: IndependentNoise, shaping: ShapingFn, theta: Array, sigma: float, tested: list[VersionFitness], weights: Array
+) -> Array:
+    weights = weights * jnp.concatenate([_counts(each.member) for each in tested])
     shaped = weights * shaping(jnp.concatenate([each.fitness for each in tested]))
     total, at = jnp.zeros_like(theta), 0
     for each in tested:
-        own = shaped[at : (at := at + len(each.member))] * _alone(each.member)
-        total += _sum(noise, each, own) / each.sigma + own.sum() * (each.theta - theta) / each.sigma**2
+        own = shaped[at : (at := at + len(each.member))]
+        total += (each.sigma * _sum(noise, each, own) + own.sum() * (each.theta - theta)) / sigma**2
     return total / weights.sum()
 
 
-def _densities(noise: IndependentNoise, theta: Array, tested: list[VersionFitness]) -> Array:
+def _densities(noise: IndependentNoise, theta: Array, sigma: float, tested: list[VersionFitness]) -> Array:
     """Return the importance weights of all members, clipped."""
-    logs = []
-    for each in tested:
-        delta = (each.theta - theta) / each.sigma
-        logs.append(-_projections(noise, each.key, each.member, delta) - 0.5 * delta @ delta)
+    logs = [
+        _log_ratios(noise, each.key, each.member, (each.theta - theta) / sigma, jnp.float32(each.sigma / sigma))
+        for each in tested
+    ]
     return jnp.minimum(jnp.exp(jnp.minimum(jnp.concatenate(logs), 20.0)), MOST_WEIGHT)
 
 
 @partial(jax.jit, static_argnums=0)
-def _projections(noise: IndependentNoise, key: Key, member: Array, direction: Array) -> Array:
-    """Return ε_m · direction of each member, f32[n]."""
-    return jax.lax.map(lambda m: noise.of_member(key, m, direction.size) @ direction, member)
+def _log_ratios(noise: IndependentNoise, key: Key, member: Array, delta: Array, scale: Array) -> Array:
+    """Return log N(x | θ, σ²) − log N(x | θ_v, σ_v²) of each member x, f32[n], from ``delta`` = δ/σ and ``scale`` = σ_v/σ."""
+
+    def of_member(m: Array) -> Array:
+        drawn = noise.of_member(key, m, delta.size)
+        change = delta + (scale - 1.0) * drawn  # from ε to the noise with which the present version draws x
+        return delta.size * jnp.log(scale) - change @ (drawn + 0.5 * change)
+
+    return jax.lax.map(of_member, member)
 
 
 def _sum(noise: IndependentNoise, of: VersionFitness, weights: Array) -> Array:
@@ -138,8 +151,8 @@ def _weighted_sum(noise: IndependentNoise, key: Key, member: Array, weights: Arr
     return jax.lax.scan(add, jnp.zeros_like(like), (member, weights))[0]
 
 
-def _alone(member: Array) -> Array:
-    """Return ½ for members whose other half of the pair is missing, and else 1, f32[n]."""
+def _counts(member: Array) -> Array:
+    """Return how much each member counts in the mean, f32[n]: ½ without the other of its pair, and else 1."""
     pairs = member // 2
     ordered = jnp.sort(pairs)
     found = jnp.searchsorted(ordered, pairs, side="right") - jnp.searchsorted(ordered, pairs, side="left")

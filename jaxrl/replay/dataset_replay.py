@@ -3,6 +3,7 @@ that an agent collects."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -79,7 +80,7 @@ def _add(window: Window, state: WithData, rows: Any, env_id: Array) -> WithData:
 def _draw(window: Window, state: WithData, key: Key, batch_size: int) -> Draw:
     """Draw valid rows, all of the best episodes with the same probability."""
     origins, rows_of_best = state.data.origins, state.data.rows_of_best
-    number = rows_of_best[max(1, int(window.best * len(rows_of_best))) - 1]
+    number = rows_of_best[max(1, math.floor(window.best * len(rows_of_best) + 1e-9)) - 1]  # 0.29 * 100 is 28.999…
     row = origins[integers_below(key, (batch_size,), number)]
     return Draw(row, jnp.zeros_like(row), jnp.ones(batch_size, jnp.float32), jnp.ones(batch_size, bool))
 

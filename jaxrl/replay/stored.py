@@ -11,6 +11,7 @@ from gymnasium import spaces
 from jaxrl.replay.hindsight import NumberedRow
 from jaxrl.replay.transitions import ReplayRow
 from jaxrl.replay.uniform import ReplayState
+from jaxrl.spaces.action_masks import is_allowed
 from jaxrl.spaces.trees import bounds
 from jaxrl.types import Env, HostEnv, PyTree, Rollout, StepInput
 
@@ -72,8 +73,8 @@ def _check_one_seed(ring: ReplayState) -> None:
 def check_rows(rows: ReplayRow, env: Env | HostEnv, reached: np.ndarray, first: int = 0) -> np.ndarray:
     """Check that an environment can have produced these rows, because learning from a wrong row would ruin the parameters.
 
-    Checked are the actions and rewards of valid rows, their observations, and the observations that they reached without
-    terminating. Other values do not enter the loss.
+    Checked are the actions and rewards of valid rows, their observations, masks of actions, and the observations that they
+    reached without terminating. Other values do not enter the loss.
 
     Args:
       rows: NumPy arrays, [T, B, ...].
@@ -90,6 +91,8 @@ def check_rows(rows: ReplayRow, env: Env | HostEnv, reached: np.ndarray, first: 
     goes_on: Any = rows.valid & ~rows.terminated
     seen = rows.valid | np.concatenate([reached[None], goes_on[:-1]])
     wrong: dict[str, Any] = {f"an action outside {env.action_space}": rows.valid & ~_possible(env.action_space, rows.action)}
+    if (allowed := is_allowed(rows.action, rows.obs, env.action_space)) is not None:
+        wrong["an action that its action_mask forbids"] = rows.valid & ~allowed
     wrong["a reward that is not finite"] = rows.valid & ~np.isfinite(rows.reward)
     for where, x in jax.tree.leaves_with_path(rows.obs):
         if np.issubdtype(x.dtype, np.floating):

@@ -39,7 +39,12 @@ def no_episodes(num_envs: int) -> EpisodeMean:
 
 
 def add_rollout(
-    episodes: EpisodeMean, rollout: Rollout, values: Array, smoothing: Array | float, axis_name: str | None
+    episodes: EpisodeMean,
+    rollout: Rollout,
+    values: Array,
+    smoothing: Array | float,
+    axis_name: str | None,
+    counted: Array | bool = True,
 ) -> tuple[EpisodeMean, Mean]:
     """Add the valid rows of a rollout; return the new mean, and that of the episodes that ended in the rollout alone.
 
@@ -48,6 +53,7 @@ def add_rollout(
 
     Args:
       values: f32[T, B]: what each row adds, 0 on rows that are not valid.
+      counted: bool[T, B]: whether an episode that ends with the row counts.
     """
     slot = rollout.env_id % episodes.running.shape[0]  # a device holds a contiguous share of the environments
 
@@ -57,7 +63,7 @@ def add_rollout(
         return running, running
 
     last, running = jax.lax.scan(forward, episodes.running[slot], (values, starts_anew(rollout)))
-    ended = masked_mean(running, rollout.valid & (rollout.terminated | rollout.truncated))
+    ended = masked_mean(running, counted & rollout.valid & (rollout.terminated | rollout.truncated))
     total, count = ended.sum, ended.count.astype(jnp.float32)
     if axis_name is not None:
         total, count = jax.lax.psum((total, count), axis_name)

@@ -69,3 +69,15 @@ def allowed(action: Any, obs: PyTree, action_space: spaces.Space) -> Any:
         place = flat[..., i] % xp.maximum(part.sum(-1), 1)
         columns.append(xp.take_along_axis(first, place[..., None], -1))
     return xp.concatenate(columns, -1).reshape(action.shape).astype(action.dtype)
+
+
+def is_allowed(action: Any, obs: PyTree, action_space: spaces.Space) -> Any:
+    """Return whether the mask allows actions [..., *shape] of the space, bool[...]; None if there is no mask."""
+    parts = choices(obs, action_space)
+    if not parts:
+        return None
+    xp, flat = action.__array_namespace__(), action.reshape((*parts[0].shape[:-1], len(parts)))
+    of_each = [
+        xp.take_along_axis(part, xp.clip(flat[..., i, None], 0, part.shape[-1] - 1), -1)[..., 0] for i, part in enumerate(parts)
+    ]
+    return functools.reduce(operator.and_, of_each)

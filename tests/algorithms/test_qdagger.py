@@ -109,12 +109,14 @@ def test_afterwards_and_in_evaluation_it_acts_as_dqn() -> None:
 
 
 def test_returns_are_of_who_acts() -> None:
-    """Against a loop over the rewards of CartPole, through the teacher's rows and the student's."""
+    """Against a loop over the rewards of CartPole, through the teacher's rows and the student's. Episodes that the teacher began
+    and the student ended are of neither."""
     agent, _ = student()
     state, observe = jit(agent.init)(KEY()), jit(agent.algorithm.observe)
     assert float(state.learner.returns.teacher.count) > 0  # of the warm-up
     state = state._replace(learner=state.learner._replace(returns=jax.tree.map(jnp.zeros_like, state.learner.returns)))
     running, ended, total, count = np.zeros(4), list[float](), 0.0, 0.0
+    by_teacher, of_neither = np.zeros(4, bool), 0
     collect_next = jit(partial(collected, agent))
     for iteration in range(60):
         taught = iteration < 30
@@ -124,24 +126,28 @@ def test_returns_are_of_who_acts() -> None:
         for row in range(2):
             first, valid = np.asarray(rollout.inputs.is_first[row]), np.asarray(rollout.valid[row])
             running = np.where(first, 0, running) + np.where(valid, rollout.reward[row], 0)
-            over += [*running[valid & np.asarray(rollout.terminated[row] | rollout.truncated[row])]]
+            by_teacher = np.where(first, taught, by_teacher)
+            ended_here = valid & np.asarray(rollout.terminated[row] | rollout.truncated[row])
+            over += [*running[ended_here & (by_teacher == taught)]]
+            of_neither += (ended_here & (by_teacher != taught)).sum()
         if taught:
             ended += over
         elif over:
             total, count = 0.9 * total + sum(over), 0.9 * count + len(over)
         state = state._replace(learner=observe(state.learner, rollout), actor=actor)
     found: Returns = state.learner.returns
-    assert len(ended) > 5 and count > 2
+    assert len(ended) > 5 and count > 2 and of_neither > 0
     assert float(found.teacher.mean) == pytest.approx(np.mean(ended), rel=1e-5)
     assert float(found.student.mean) == pytest.approx(total / count, rel=1e-5)
     np.testing.assert_array_equal(found.teacher.running, found.student.running)
+    np.testing.assert_array_equal(found.begun_by_teacher, by_teacher)
 
 
 def means(teacher: float, student: float, counts: tuple[float, float] = (2.0, 2.0)) -> Returns:
     both = (
         EpisodeMean(jnp.zeros(1), jnp.float32(x * n), jnp.float32(n)) for x, n in zip((teacher, student), counts, strict=True)
     )
-    return Returns(*both)
+    return Returns(*both, jnp.zeros(1, bool))
 
 
 @pytest.mark.parametrize(

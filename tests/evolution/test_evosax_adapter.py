@@ -14,7 +14,7 @@ import pytest
 
 import jaxrl
 from jaxrl.builder.spec import build
-from jaxrl.evolution.evosax_adapter import Evosax, EvosaxPopulation
+from jaxrl.evolution.evosax_adapter import OF_ASK, OF_INIT, OF_TELL, Evosax, EvosaxPopulation
 from jaxrl.options import SignNoise
 from jaxrl.rollout.inputs import example_input
 from jaxrl.runtime.actors.population_pool import PopulationPool
@@ -43,13 +43,13 @@ def keys_of(generation: int) -> Any:
 
 @pytest.mark.parametrize("name", ["CMA_ES", "Sep_CMA_ES", "PGPE"])
 def test_the_steps_are_those_of_the_package(name: str) -> None:
-    """Its own ask and tell, with the same keys, give the same populations, states and means."""
+    """Its own ask and tell, with keys of the same streams, give the same populations, states and means."""
     from evosax.algorithms import algorithms
 
     params = {"a": jnp.ones(2), "b": jnp.zeros(3)}
     own = algorithms[name](population_size=MEMBERS, solution=params, **({"optimizer": optax.sgd(0.1)} if name == "PGPE" else {}))
     settings = own.default_params.replace(std_init=jnp.float32(SIGMA))
-    theirs = own.init(keys_of(0), params, settings)
+    theirs = own.init(jax.random.fold_in(keys_of(0), OF_INIT), params, settings)
 
     def population() -> EvosaxPopulation:
         return EvosaxPopulation(Evosax(name), MEMBERS, params, jnp.float32(SIGMA), jnp.float32(1), optax.sgd(0.1))
@@ -59,15 +59,29 @@ def test_the_steps_are_those_of_the_package(name: str) -> None:
     tell = jax.jit(lambda *arguments: population().tell(*arguments))
     first = fitness_of(jnp.concatenate([*params.values()]))
     for generation in range(8):
-        expected, theirs = own.ask(keys_of(generation), theirs, settings)
+        ask_key, tell_key = (jax.random.fold_in(keys_of(generation), stream) for stream in (OF_ASK, OF_TELL))
+        expected, theirs = own.ask(ask_key, theirs, settings)
         drawn, asked = ask(keys_of(generation), state, jnp.int32(generation))
         flat = jnp.concatenate([*expected.values()], axis=1)
         np.testing.assert_allclose(drawn, flat, rtol=2e-4, atol=2e-4)
-        theirs, _ = own.tell(keys_of(generation), expected, -fitness_of(flat), theirs, settings)
+        theirs, _ = own.tell(tell_key, expected, -fitness_of(flat), theirs, settings)
         state, mean = tell(keys_of(generation), asked, jnp.int32(generation), drawn, fitness_of(drawn))
         np.testing.assert_allclose(state.mean, theirs.mean, rtol=2e-3, atol=2e-3)
         assert mean["a"].shape == (2,) and mean["b"].shape == (3,)
     assert fitness_of(state.mean) > first + 1
+
+
+def test_a_member_without_a_fitness_has_the_lowest() -> None:
+    """NaN would spread to all parameters of GuidedES."""
+
+    def told(fitness: Any) -> Any:
+        population = EvosaxPopulation(Evosax("GuidedES"), 4, jnp.ones(SIZE), jnp.float32(SIGMA), jnp.float32(1), optax.sgd(0.1))
+        drawn, asked = population.ask(keys_of(0), population.init(keys_of(0)), jnp.int32(0))
+        return population.tell(keys_of(0), asked, jnp.int32(0), drawn, fitness)
+
+    found, expected = jax.jit(jax.vmap(told))(jnp.array([[3.0, jnp.nan, 1.0, 2.0], [3.0, 1.0, 1.0, 2.0]]))[1]
+    np.testing.assert_array_equal(found, expected)
+    assert np.isfinite(np.asarray(found)).all()
 
 
 @pytest.mark.parametrize("name", ["PSO", "SimpleGA"])

@@ -40,7 +40,7 @@ def test_the_descent_of_a_whole_population() -> None:
 @pytest.mark.parametrize("correction", gradient.CORRECTIONS)
 def test_the_present_version_alone_gives_the_plain_gradient(correction: str) -> None:
     fitness = [3.0, 1.0, 4.0, 1.5]
-    found, logged = stale_gradient(correction, NOISE, centered_rank, THETA, [results(0, [0, 1, 2, 3], fitness)])
+    found, logged = stale_gradient(correction, NOISE, centered_rank, THETA, 0.5, [results(0, [0, 1, 2, 3], fitness)])
     weights = centered_rank(jnp.array(fitness))
     expected = -descent_gradient(NOISE, KEYS[0], jnp.float32(0.5), weights, THETA, jnp.float32(0))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -49,15 +49,15 @@ def test_the_present_version_alone_gives_the_plain_gradient(correction: str) -> 
 
 def test_order_and_place_of_members_do_not_matter() -> None:
     one, other = (
-        stale_gradient("within", NOISE, centered_rank, THETA, [results(0, order, [float(m**2) for m in order])])[0]
+        stale_gradient("within", NOISE, centered_rank, THETA, 0.5, [results(0, order, [float(m**2) for m in order])])[0]
         for order in ([8, 9, 4, 5], [5, 8, 9, 4])
     )
     np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 def test_a_member_without_the_other_of_its_pair_counts_half() -> None:
-    found, _ = stale_gradient("within", NOISE, raw_fitness, THETA, [results(0, [0, 1, 6], [1.0, 2.0, 4.0])])
-    expected = (noise_of(KEYS[0], 0) + 2 * noise_of(KEYS[0], 1) + 0.5 * 4 * noise_of(KEYS[0], 6)) / (3 * 0.5)
+    found, _ = stale_gradient("within", NOISE, raw_fitness, THETA, 0.5, [results(0, [0, 1, 6], [1.0, 2.0, 4.0])])
+    expected = (noise_of(KEYS[0], 0) + 2 * noise_of(KEYS[0], 1) + 0.5 * 4 * noise_of(KEYS[0], 6)) / (2.5 * 0.5)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -67,44 +67,48 @@ def parts() -> list[VersionFitness]:
 
 def test_within_weighs_each_version_by_its_members_and_age() -> None:
     one, other = ([each] for each in parts())
-    found, logged = stale_gradient("within", NOISE, centered_rank, THETA, parts(), age_discount=0.5)
-    each = [stale_gradient("within", NOISE, centered_rank, THETA, part)[0] for part in (one, other)]
+    found, logged = stale_gradient("within", NOISE, centered_rank, THETA, 0.5, parts(), age_discount=0.5)
+    each = [stale_gradient("within", NOISE, centered_rank, THETA, 0.5, part)[0] for part in (one, other)]
     np.testing.assert_allclose(found, (2 * each[0] + 4 * 0.5 * each[1]) / (2 + 4 * 0.5), rtol=1e-5)
     assert logged == {"used": 6.0}
 
 
 def test_drop_uses_the_present_version_alone() -> None:
-    found, logged = stale_gradient("drop", NOISE, centered_rank, THETA, parts())
-    expected, _ = stale_gradient("within", NOISE, centered_rank, THETA, parts()[:1])
+    found, logged = stale_gradient("drop", NOISE, centered_rank, THETA, 0.5, parts())
+    expected, _ = stale_gradient("within", NOISE, centered_rank, THETA, 0.5, parts()[:1])
     np.testing.assert_allclose(found, expected)
     assert logged == {"used": 2.0}
-    nothing, logged = stale_gradient("drop", NOISE, centered_rank, THETA, parts()[1:])
+    nothing, logged = stale_gradient("drop", NOISE, centered_rank, THETA, 0.5, parts()[1:])
     assert not np.asarray(nothing).any() and logged == {"used": 0.0}
 
 
-def test_shift_is_evokits_formula() -> None:
-    """−(1/N) Σ r_i (σ ε_i + δ_i) of pooled ranks, negated and divided by σ²; here with one σ."""
-    versions = [results(0, [0, 1], [2.0, 1.0]), results(1, [2, 3], [5.0, 0.0], THETA + jnp.array([0.1, -0.2, 0.3]))]
-    found, _ = stale_gradient("shift", NOISE, centered_rank, THETA, versions)
+@pytest.mark.parametrize("older", [0.5, 0.6])
+def test_shift_is_evokits_formula(older: float) -> None:
+    """−(1/N) Σ r_i (σ_i ε_i + δ_i) of pooled ranks, negated and divided by the present σ²."""
+    versions = [results(0, [0, 1], [2.0, 1.0]), results(1, [2, 3], [5.0, 0.0], THETA + jnp.array([0.1, -0.2, 0.3]), older)]
+    found, _ = stale_gradient("shift", NOISE, centered_rank, THETA, 0.5, versions)
     ranks = np.asarray(centered_rank(jnp.array([2.0, 1.0, 5.0, 0.0])))
     delta = np.array([0.1, -0.2, 0.3])
     noise = [noise_of(KEYS[0], 0), noise_of(KEYS[0], 1), noise_of(KEYS[1], 2), noise_of(KEYS[1], 3)]
-    expected = sum(r * (0.5 * e + d) for r, e, d in zip(ranks, noise, [0, 0, delta, delta], strict=True)) / 4 / 0.25
+    sigmas, deltas = [0.5, 0.5, older, older], [0, 0, delta, delta]
+    expected = sum(r * (s * e + d) for r, s, e, d in zip(ranks, sigmas, noise, deltas, strict=True)) / 4 / 0.25
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-def test_importance_weights_are_ratios_of_densities() -> None:
+@pytest.mark.parametrize("older", [0.5, 0.6])
+def test_importance_weights_are_ratios_of_densities(older: float) -> None:
+    """The older version may have another σ."""
     delta = np.array([0.1, 0.0, -0.1])
-    versions = [results(0, [0, 1], [2.0, 1.0]), results(1, [2, 3], [5.0, 0.0], THETA + jnp.array(delta))]
-    found, logged = stale_gradient("importance", NOISE, raw_fitness, THETA, versions)
+    versions = [results(0, [0, 1], [2.0, 1.0]), results(1, [2, 3], [5.0, 0.0], THETA + jnp.array(delta), older)]
+    found, logged = stale_gradient("importance", NOISE, raw_fitness, THETA, 0.5, versions)
 
-    def density(x: np.ndarray, mean: Any) -> float:
-        return float(np.exp(-((x - np.asarray(mean)) ** 2).sum() / (2 * 0.25)))
+    def density(x: np.ndarray, mean: Any, sigma: float) -> float:
+        return float(np.exp(-((x - np.asarray(mean)) ** 2).sum() / (2 * sigma**2))) / sigma**3
 
     points = [np.asarray(THETA) + 0.5 * noise_of(KEYS[0], m) for m in (0, 1)]
-    points += [np.asarray(THETA) + delta + 0.5 * noise_of(KEYS[1], m) for m in (2, 3)]
-    means = [THETA, THETA, THETA + delta, THETA + delta]
-    weights = np.array([density(x, THETA) / density(x, mean) for x, mean in zip(points, means, strict=True)])
+    points += [np.asarray(THETA) + delta + older * noise_of(KEYS[1], m) for m in (2, 3)]
+    drawn_by = [(THETA, 0.5), (THETA, 0.5), (THETA + delta, older), (THETA + delta, older)]
+    weights = np.array([density(x, THETA, 0.5) / density(x, *by) for x, by in zip(points, drawn_by, strict=True)])
     towards = [(x - np.asarray(THETA)) / 0.25 for x in points]
     expected = sum(w * f * t for w, f, t in zip(weights, [2.0, 1.0, 5.0, 0.0], towards, strict=True)) / weights.sum()
     np.testing.assert_allclose(found, expected, rtol=1e-3)
@@ -113,8 +117,8 @@ def test_importance_weights_are_ratios_of_densities() -> None:
 
 def test_importance_falls_back_where_versions_are_far_apart() -> None:
     far = [results(0, [0, 1], [2.0, 1.0]), results(1, list(range(2, 12)), [float(m) for m in range(10)], THETA + 30.0)]
-    found, logged = stale_gradient("importance", NOISE, centered_rank, THETA, far)
-    expected, _ = stale_gradient("within", NOISE, centered_rank, THETA, far)
+    found, logged = stale_gradient("importance", NOISE, centered_rank, THETA, 0.5, far)
+    expected, _ = stale_gradient("within", NOISE, centered_rank, THETA, 0.5, far)
     np.testing.assert_allclose(found, expected)
     assert logged["effective_sample"] < 0.5 and np.isfinite(np.asarray(found)).all()
 
@@ -137,11 +141,11 @@ def test_gradients_of_a_quadratic_are_unbiased(correction: str, noise: Any) -> N
             numbers = jnp.arange(len(members))
             fitness = -0.5 * (members_of(noise, own, numbers, mean) ** 2).sum(1)
             versions.append(VersionFitness(own, 0.1, mean, age, numbers, fitness))
-        estimates.append(np.asarray(stale_gradient(correction, noise, raw_fitness, THETA, versions)[0]))
+        estimates.append(np.asarray(stale_gradient(correction, noise, raw_fitness, THETA, 0.1, versions)[0]))
     error = np.std(estimates, 0) / np.sqrt(200)
     assert (np.abs(np.mean(estimates, 0) + np.asarray(THETA)) < 4 * error + 0.02).all()
 
 
 def test_an_unknown_correction_is_refused() -> None:
     with pytest.raises(ValueError, match="staleness='ignore' is unknown: choose one of within, shift"):
-        stale_gradient("ignore", NOISE, centered_rank, THETA, parts())
+        stale_gradient("ignore", NOISE, centered_rank, THETA, 0.5, parts())

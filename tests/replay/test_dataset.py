@@ -100,6 +100,24 @@ def test_rows_of_several_environments_become_one_lane() -> None:
     assert data.starts.tolist() == [0, 2, 4] and data.info.episodes == 3
 
 
+def test_an_action_that_the_mask_forbids_is_refused() -> None:
+    """Its logit would be −1e9. A row that is not valid may have any action."""
+    space = spaces.Dict({"action_mask": spaces.MultiBinary(2)})
+    rows = rows_of([1, 1, 0], [0, 0, 0])._replace(obs={"action_mask": np.array([[1, 0], [1, 1], [1, 0]], np.int8)})
+    env = Spaces(space, spaces.Discrete(2), "masked")
+    make_dataset(rows._replace(action=np.array([0, 1, 1], np.int32)), env)
+    with pytest.raises(ValueError, match="row 0 of environment 0 has an action that its action_mask forbids"):
+        make_dataset(rows._replace(action=np.array([1, 1, 0], np.int32)), env)
+
+
+def test_a_share_of_the_episodes_is_rounded_down() -> None:
+    """0.29 times 100 episodes is less than 29 in floating point."""
+    data = make_dataset(rows_of([1, 0] * 100, [1, 0] * 100), LINE)
+    for best, number in ((0.29, 29), (0.299, 29), (0.001, 1)):
+        draw = dataset_replay(best=best).draw(WithData((), data), KEY, 1000)
+        assert {*np.asarray(draw.row).tolist()} == {*np.asarray(data.origins)[:number].tolist()}
+
+
 def test_episodes_of_one_step() -> None:
     data = make_dataset(rows_of([1, 0, 1, 0, 1, 0], [1, 0, 1, 0, 0, 0]), LINE)
     assert data.starts.tolist() == [0, 2, 4] and data.info.rows == 3

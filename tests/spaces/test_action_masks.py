@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from jaxrl.spaces.action_masks import allowed, choices, flat_mask, nothing_allowed, some_allowed
+from jaxrl.spaces.action_masks import allowed, choices, flat_mask, is_allowed, nothing_allowed, some_allowed
 
 ONE, SEVERAL = spaces.Discrete(3), spaces.MultiDiscrete([[2, 3]])
 FLAT = np.array([[1, 0, 0, 1, 1], [0, 1, 0, 0, 0], [0, 0, 1, 1, 1]], np.int8)
@@ -46,7 +46,7 @@ def test_a_mask_for_each_dimension(xp: Any) -> None:
 def test_no_mask_or_one_that_does_not_fit(obs: Any, space: spaces.Space) -> None:
     assert choices(obs, space) == [] and nothing_allowed(obs, space) is None
     action = np.ones(3, np.int32)
-    assert allowed(action, obs, space) is action
+    assert allowed(action, obs, space) is action and is_allowed(action, obs, space) is None
 
 
 @both
@@ -67,3 +67,15 @@ def test_random_actions_are_mapped_evenly_onto_those_allowed(xp: Any) -> None:
     pair = xp.asarray(np.array([[[1, 2]], [[0, 2]], [[1, 1]]], np.int32))
     got = allowed(pair, {"action_mask": xp.asarray(FLAT)}, SEVERAL)  # the first action, if nothing is allowed
     np.testing.assert_array_equal(got, [[[0, 1]], [[1, 0]], [[0, 1]]])
+
+
+@both
+def test_whether_actions_are_allowed(xp: Any) -> None:
+    flat = xp.asarray(FLAT)
+    for action, expected in (([0, 1, 2], [True, True, True]), ([1, 1, 0], [False, True, False])):
+        found = is_allowed(xp.asarray(np.array(action, np.int32)), {"action_mask": flat[:, :3]}, ONE)
+        np.testing.assert_array_equal(found, expected)
+    pairs = xp.asarray(np.array([[[0, 1]], [[1, 1]], [[0, 2]]], np.int32))
+    np.testing.assert_array_equal(is_allowed(pairs, {"action_mask": flat}, SEVERAL), [True, False, False])
+    pairs = xp.asarray(np.array([[[0, 0]], [[0, 1]], [[0, 1]]], np.int32))
+    np.testing.assert_array_equal(is_allowed(pairs, {"action_mask": flat}, SEVERAL), [False, False, False])

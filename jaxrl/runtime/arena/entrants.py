@@ -19,7 +19,7 @@ from jaxrl.runtime.arena.names import LOOK_AHEAD, MCTS, RANDOM, UNTRAINED
 from jaxrl.runtime.evaluation.load_policy import load_policy
 from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.entries import player_sign
+from jaxrl.spaces.entries import player_sign, turn_sign
 from jaxrl.spaces.trees import space_text
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Env, Key, Policy, PyTree, StepInput
 
@@ -56,24 +56,26 @@ def random_entrant(env: Env) -> Entrant:
 
 
 def look_ahead_entrant(env: Env, plies: int) -> Entrant:
-    """Return a player that takes a move that wins at once, or else any; with two plies none that lets the other win at once."""
+    """Return a player that takes a move that wins at once, or else any. With two plies it takes none that lets the other win at
+    once, and prefers one after which it moves again and wins."""
     number = int(env.action_space.n)  # type: ignore[attr-defined]
 
     def outcomes(env_state: PyTree, key: Key) -> Any:
         return jax.vmap(lambda action: env.step(key, env_state, action, env.params))(jnp.arange(number))
 
-    def value(env_state: PyTree, mask: Array, key: Key) -> Array:
+    def value(env_state: PyTree, obs: PyTree, key: Key) -> Array:
         """Return the value of each action one move on, f32[n]."""
+        mask = obs[MASK_KEY].astype(bool)
         after, reached = outcomes(env_state, key)
         if plies == 1:
             return jnp.where(mask, reached.reward, -jnp.inf)
         replies = jax.vmap(lambda state: outcomes(state, key)[1].reward)(after)
-        threat = jnp.where(reached.obs[MASK_KEY].astype(bool), replies, -jnp.inf).max(-1)
-        return jnp.where(mask, jnp.where(reached.terminated, reached.reward, -jnp.maximum(threat, 0.0)), -jnp.inf)
+        win = jnp.maximum(jnp.where(reached.obs[MASK_KEY].astype(bool), replies, -jnp.inf).max(-1), 0.0)
+        later = turn_sign(obs, reached.obs) * win
+        return jnp.where(mask, jnp.where(reached.terminated, reached.reward, later), -jnp.inf)
 
     def act(policy: Any, carry: PyTree, inputs: StepInput, env_state: PyTree, game: Array, key: Key) -> tuple[PyTree, Array]:
-        mask = inputs.obs[MASK_KEY].astype(bool)
-        values = jax.vmap(value)(env_state, mask, fold_each(key, game))
+        values = jax.vmap(value)(env_state, inputs.obs, fold_each(key, game))
         best = {**inputs.obs, MASK_KEY: values >= values.max(-1, keepdims=True)}
         return carry, random_action(env, inputs._replace(obs=best), game, key)
 

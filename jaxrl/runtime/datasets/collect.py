@@ -22,6 +22,7 @@ from jaxrl.runtime.logs.run_folder import read_config
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.settings.aliases import shortened
 from jaxrl.settings.validation import check_count
+from jaxrl.spaces.action_masks import allowed
 from jaxrl.types import Agent, Algorithm, Array, HostEnv, Key, Policy, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in
 
@@ -115,6 +116,7 @@ def behaving(agent: Agent, explore: bool, at_random: int) -> Algorithm:
     ) -> tuple[PyTree, Array, PyTree]:
         carry, action, _ = algorithm.act(policy, carry, inputs, env_id, fold_in(key, 0), explore=chosen, **planning)
         drawn = jax.vmap(lambda key: random_action(agent.env.action_space, key))(fold_each(fold_in(key, 1), env_id))
+        drawn = allowed(drawn, inputs.obs, agent.env.action_space)
         where = (env_id < at_random * max(1, agent.env.num_agents)).reshape(-1, *[1] * (action.ndim - 1))
         return carry, jnp.where(where, drawn.astype(action.dtype), action), {}
 

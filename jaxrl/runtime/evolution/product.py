@@ -162,8 +162,8 @@ def _learn(run: EvolutionFolder, newest: int, found: Read) -> tuple[Version, dic
         own = theta if number == newest else jnp.asarray(run.theta(number))
         key, sigma = settings.key_of(number), settings.sigma_of(number)
         tested.append(VersionFitness(key, sigma, own, newest - number, jnp.array(order, jnp.int32), fitness))
-    shaping = settings.strategy.weights
-    ascent, logged = stale_gradient(settings.staleness, settings.noise, shaping, theta, tested, settings.age_discount)
+    shaping, sigma = settings.strategy.weights, settings.sigma_of(newest)
+    ascent, logged = stale_gradient(settings.staleness, settings.noise, shaping, theta, sigma, tested, settings.age_discount)
     gradient = settings.weight_decay * theta - ascent
     updates, opt_state = settings.optimizer.update(gradient, current.opt_state, theta)
     return Version(np.asarray(optax.apply_updates(theta, updates)), opt_state), logged

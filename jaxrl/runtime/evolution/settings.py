@@ -79,6 +79,8 @@ class EvolutionSettings(SearchSettings):
 
     noise: NormalNoise | SignNoise = SignNoise()
     """Distribution of the members. Other languages reproduce ``SignNoise`` to the bit."""
+    strategy: OpenAI = OpenAI()
+    """How fitness becomes a step. ``ARS`` needs both members of each pair, and a product logs those that were used."""
     staleness: Literal["within", "shift", "importance", "drop"] = "within"
     """How members of older versions count; see ``jaxrl.evolution.gradient.stale_gradient``."""
     age_discount: PositiveUnit = 1.0

@@ -10,13 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import jaxrl
 from jaxrl.envs.builtin.line_games import LineGameState
+from jaxrl.rollout.inputs import first_input
 from jaxrl.runtime.arena.arena import arena, results_of
-from jaxrl.runtime.arena.entrants import Entrant, random_entrant, random_outcome
+from jaxrl.runtime.arena.entrants import Entrant, look_ahead_entrant, random_entrant, random_outcome
 from jaxrl.runtime.arena.games import play_games, schedule
 from jaxrl.runtime.arena.ratings import intervals, ratings
+from jaxrl.types import Env, TimeStep
 from tests.helpers.agents import small
 from tests.helpers.probes import two_players
 
@@ -104,6 +107,28 @@ def test_players_without_training() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("again", [True, False])
+def test_a_win_of_the_same_player_is_no_threat(again: bool) -> None:
+    """After action 0 the next move wins: of the same player, or of the other."""
+
+    def observe(state: Any) -> Any:
+        return {"player": jnp.where(again, 0, jnp.minimum(state, 1)), "action_mask": jnp.ones(2, jnp.int8)}
+
+    def reset(key: Any, params: Any) -> Any:
+        return jnp.int32(0), observe(jnp.int32(0))
+
+    def step(key: Any, state: Any, action: Any, params: Any) -> Any:
+        after = jnp.where(state == 0, 1 + action, state)
+        return after, TimeStep(observe(after), jnp.where(state == 1, 1.0, 0.0), state > 0, jnp.array(False))
+
+    seen = spaces.Dict({"player": spaces.Discrete(2), "action_mask": spaces.MultiBinary(2)})
+    env = Env(reset, step, seen, spaces.Discrete(2), (), "double", players=2)
+    state, obs = jax.vmap(reset, in_axes=(0, None))(jax.random.split(KEY(), 16), ())
+    inputs = first_input(obs, env.action_space, 16)
+    _, action = look_ahead_entrant(env, 2).act((), (), inputs, state, jnp.arange(16), KEY())
+    assert action.tolist() == [0 if again else 1] * 16
+
+
 def test_search_without_a_network() -> None:
     """It beats random play, and more simulations beat fewer."""
     found = arena(TIC_TAC_TOE, ["random", "mcts:5", "mcts:100"], games=60)

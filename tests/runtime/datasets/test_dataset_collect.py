@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.rollout.collect import init_actor
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.datasets.collect import collect_dataset, share_at_random
+from jaxrl.runtime.datasets.collect import behaving, collect_dataset, share_at_random
 from jaxrl.runtime.run import run
+from jaxrl.types import Policy
 from tests.helpers.agents import small
+from tests.helpers.probes import two_choices
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,18 @@ def test_random_actions_and_mixtures(folder: Path) -> None:
     explored = rows(collect_dataset(folder, 500, num_envs=2, explore=True))
     close = np.isclose(explored.action[explored.valid], policy(explored.obs[explored.valid]), atol=1e-4)
     assert close.mean() < 0.2
+
+
+def test_random_actions_are_allowed_ones() -> None:
+    """In ``two_choices`` the last action is allowed only if the observation is positive."""
+    agent = small("ppo", two_choices())
+    params = jax.jit(agent.init, compiler_options=COMPILE_FAST)(jax.random.key(0)).learner.params
+    ids, policy = jnp.arange(64), Policy(params, (), (), jnp.int32(0))
+    inputs = init_actor(agent.algorithm, agent.env, jax.random.key(0), ids, ()).input
+    act = behaving(agent, explore=False, at_random=64).act
+    _, action, _ = jax.jit(act, compiler_options=COMPILE_FAST)(policy, (), inputs, ids, jax.random.key(1))
+    highest = np.where(np.asarray(inputs.obs["sign"])[:, 0] > 0, 2, 1)
+    assert (np.asarray(action)[:, 1] <= highest).all() and {*np.asarray(action)[:, 1].tolist()} == {0, 1, 2}
 
 
 def test_host_environments(tmp_path: Path) -> None:

@@ -340,7 +340,7 @@ def test_a_tell_that_is_killed_has_happened_or_not(tmp_path: Path) -> None:
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "start.npy", np.zeros(6))
-    settings = ['theta = "start.npy"', "sigma = 0.2", 'noise = "normal"', "[strategy]", 'name = "ars"', "elite_share = 0.5"]
+    settings = ['theta = "start.npy"', "sigma = 0.2", 'noise = "normal"', "[strategy]", 'name = "openai"', 'shaping = "wierstra"']
     (tmp_path / "e.toml").write_text("\n".join(settings))
     folder = str(tmp_path / "w")
     assert main(["es", "init", str(tmp_path / "e.toml"), "--out", folder]) == 0
