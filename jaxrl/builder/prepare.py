@@ -174,7 +174,7 @@ def prepare(
     lanes = checked(structure, num_agents, recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)
     check_scheduled(structure, factors)
-    chosen = parts["optimizer"] or structure.optimizer
+    chosen = structure.optimizer if parts["optimizer"] is None else parts["optimizer"]
     optimizer, unread = resolve_optimizer(chosen, model, seen, data, hyperparams(), [*factors])
     both_spaces = (bound.observation_space, bound.action_space)
     setup = AlgorithmSetup(

@@ -276,6 +276,11 @@ def modules_outside(spec: Any) -> list[str]:
     return sorted(module for module in modules if module.partition(".")[0] != "jaxrl")
 
 
+def packages_outside(spec: Any) -> list[str]:
+    """Return the packages of ``modules_outside``, as ``trust`` takes them."""
+    return [*dict.fromkeys(module.partition(".")[0] for module in modules_outside(spec))]
+
+
 def unimportable_parts(spec: Mapping[str, Any]) -> dict[str, str]:
     """Return the parts that cannot be imported: keyword of the builder -> short text of the object."""
     env = spec.get("env")

@@ -256,6 +256,8 @@ def _run(
             session.asked_to_stop()  # also by a signal that came meanwhile
             if status:
                 status.end(*end_of(session, summary))
+            if files and session.failure is not None and not session.trained:
+                files.withdraw()
     progress.note(summary)
     states = gathered(states)
     return states, history_of(agent, session, states, summary, shown=not hidden)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator
@@ -13,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.envs.subprocess.child import GroupWorkerFailed, WorkerFailed
+from jaxrl.envs.subprocess.child import GroupWorkerFailed
 from jaxrl.metrics import all_reduce
 from jaxrl.parallel import DATA, check_devices, check_replicas, declared_axes, make_mesh
 from jaxrl.rollout.collect import JOINED
@@ -24,6 +24,7 @@ from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.samplers.sampler import host_env
 from jaxrl.runtime.trainers.host import Collected, HostDriver, InPlace
 from jaxrl.runtime.trainers.non_finite import Suspects
+from jaxrl.runtime.trainers.trainer import FAILURES
 from jaxrl.types import Agent, AgentState, Array, HostEnvs, Key, Metrics, Policy, PyTree, Rollout, StepInput
 from jaxrl.xla.seed_axis import over_seeds
 
@@ -162,7 +163,8 @@ class GroupDriver(HostDriver):
         check_replicas(states.learner, current().gather)
         group, policies = current(), self.policies(states)
         mine = range(group.process_id, len(self.seeds), group.num_processes)
-        played = {str(i): self.play(policies, i, iteration, num_episodes, explore=explore) for i in mine}
+        with ending_the_group():
+            played = {str(i): self.play(policies, i, iteration, num_episodes, explore=explore) for i in mine}
         plain = {i: [x.episodic_return.tolist(), x.episodic_length.tolist()] for i, x in played.items()}
         said = functools.reduce(operator.or_, group.gather(plain))
         returns, lengths = zip(*(said[str(i)] for i in range(len(self.seeds))), strict=True)
@@ -175,10 +177,17 @@ class GroupDriver(HostDriver):
         return Suspects(*(np.concatenate([np.array(part, bool) for part in parts], 1) for parts in zip(*said, strict=True)))
 
     def _once(self, *arguments: Any) -> Any:
-        try:
+        with ending_the_group():
             return super()._once(*arguments)
-        except (WorkerFailed, EnvironmentFailed) as error:  # the other processes wait for this one and end with it
-            raise GroupWorkerFailed(f"process {current().process_id}: {error}") from error
+
+
+@contextlib.contextmanager
+def ending_the_group() -> Iterator[None]:
+    """Turn the failure of an environment or a worker into an error that ends this process, and with it the others, which wait."""
+    try:
+        yield
+    except FAILURES as error:
+        raise GroupWorkerFailed(f"process {current().process_id}: {error}") from error
 
 
 def local(tree: PyTree) -> PyTree:

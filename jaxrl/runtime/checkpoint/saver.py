@@ -50,6 +50,7 @@ class Saver:
         self.saved: int | None = None
         """Last step that was saved or restored."""
         self._best_is_lost = self._best_is_unknown = False
+        self._resumed_at = math.inf
         self._save = functools.partial(PendingSave, spec=spec, run=folder.id, request=plain(request), check=folder.check_there)
         current().of_first(functools.partial(check_unfinished, self._checkpoints, self._best))
         self._keep, self._leave_out, self._note = keep, leave_out, note
@@ -149,9 +150,14 @@ class Saver:
         """Return whether to write the policies of this step. Policies that must not be replaced are set aside first."""
         last = latest_step(self._best)
         in_the_way = self._best_is_lost or self._best_is_unknown
-        if last is not None and step <= last and not in_the_way:  # a resumed run passes this step again
+        is_ahead = last is not None and self._resumed_at < step <= last and not self._best.is_symlink()
+        if last is not None and step <= last and not in_the_way and not is_ahead:
             return False
         self._folder.check_there()
+        if is_ahead and not in_the_way:
+            for found, path in manifest.step_folders(self._best):
+                if found >= step:
+                    shutil.rmtree(path)
         if self._best_is_unknown:
             aside = set_aside(self._best)
             warn(f"{RECORDS} lacks the evaluation of the policies in {BEST}/: they were moved to {aside.name}/")
@@ -161,7 +167,9 @@ class Saver:
         return True
 
     def compare_best(self, records: Sequence[Record], step: int) -> None:
-        """Protect the best policies from deletion if the records up to a checkpoint lack their evaluation."""
+        """Protect the best policies from deletion if the records up to a checkpoint, from which the run is resumed, lack their
+        evaluation. Those of a later step are replaced: training repeats it, on the host with other episodes."""
+        self._resumed_at = step
         best = latest_step(self._best)
         self._best_is_unknown = best is not None and best <= step and best not in {record["iteration"] for record in records}
 

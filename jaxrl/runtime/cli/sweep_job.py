@@ -15,11 +15,12 @@ def main(folder: str, name: str, *trust: str) -> int:
     from jaxrl.builder.spec import check_env_id, check_factory
     from jaxrl.registry import ALGORITHMS
     from jaxrl.runtime.cli.user_code import import_algorithm, import_env_module
-    from jaxrl.runtime.search.sweep import MANIFEST, SweepFile, expand, job_folder
+    from jaxrl.runtime.search.sweep import MANIFEST, SweepFile, expand, job_folder, stop_with_parent
     from jaxrl.runtime.system.devices import request_devices_for
     from jaxrl.runtime.system.disk import parse_json, read_regular
     from jaxrl.settings.validation import check_seeds
 
+    stop_with_parent()
     sweep = SweepFile(**parse_json(read_regular(Path(folder) / MANIFEST))["sweep"])
     import_algorithm(sweep.algorithm, trust)
     job = next(job for job in expand(sweep) if job.name == name)

@@ -19,7 +19,7 @@ from jaxrl.replay.dataset import Dataset, DatasetInfo, info_of, leaf_name, make_
 from jaxrl.replay.transitions import ReplayRow, example_row
 from jaxrl.runtime.checkpoint.npz import Arrays, open_arrays
 from jaxrl.runtime.datasets.layouts import D4RL, Spaces, cast_to_spaces, from_d4rl, from_episodes
-from jaxrl.runtime.system.disk import absolute, parse_json, replacing
+from jaxrl.runtime.system.disk import absolute, check_writable, parse_json, replacing
 from jaxrl.runtime.system.memory import available_on_host, show_bytes
 from jaxrl.settings.packages import import_package
 from jaxrl.spaces.trees import realize_space
@@ -126,7 +126,7 @@ def save_dataset(path: str | os.PathLike[str], data: Dataset) -> None:
     check_target(text)
     if text.startswith(MINARI):
         return _write_minari(text.removeprefix(MINARI), data)
-    target = Path(text).expanduser()
+    target = absolute(text)
     target.parent.mkdir(parents=True, exist_ok=True)
     rows: Any = jax.device_get(data.rows())
     arrays: Any = {leaf_name(where): np.ascontiguousarray(x) for where, x in jax.tree.leaves_with_path(rows)}
@@ -143,6 +143,8 @@ def check_target(path: str | os.PathLike[str]) -> None:
         import_package("minari", text, extra="minari")
     elif not text.endswith(".npz"):
         raise ValueError(f"{text} must end in .npz, or be minari:NAMESPACE/NAME-v0")
+    else:
+        check_writable(text, "out", make_folder=True)
 
 
 def _made(rows: ReplayRow, env: Any, path: str, shown: str) -> Dataset:

@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.runtime.evolution.settings import EvolutionSettings
-from jaxrl.runtime.system.disk import lock_file, replacing, sync_folder, write_atomically
+from jaxrl.runtime.logs.run_folder import contents
+from jaxrl.runtime.system.disk import absolute, lock_file, replacing, sync_folder, write_atomically
 
 RUN, STATE, ASKED, VERSIONS, LOGS, COMMITS = "run.json", "state.json", "asked.json", "versions", "logs", "commits"
 FORMAT = 1
@@ -74,13 +75,15 @@ class EvolutionFolder:
           theta: initial parameters: an array, or a mapping of names to arrays, which are joined in the order of their names.
 
         Raises:
-          FileExistsError: the folder holds one already.
+          FileExistsError: the folder holds one already, or something else.
           ValueError: ``theta`` is empty, or not finite.
         """
-        folder, flat, layout = Path(path), *flattened(theta)
+        folder, flat, layout = absolute(path), *flattened(theta)
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / RUN).exists():
             raise FileExistsError(f"{os.fspath(path)!r} holds an evolution already: use another folder")
+        if {*contents(folder, RUN)} - {VERSIONS, LOGS, COMMITS}:  # which a call that was killed leaves
+            raise FileExistsError(f"{os.fspath(path)!r} is not empty, and holds no evolution: use another folder")
         for name in (VERSIONS, LOGS, COMMITS):
             (folder / name).mkdir(exist_ok=True)
         run = {"format": FORMAT, "run": secrets.token_hex(4), "layout": layout, "settings": settings.as_plain()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +16,7 @@ from jaxrl.evolution.gradient import VersionFitness, stale_gradient
 from jaxrl.runtime.evolution.folder import ASKED, COMMITS, LOGS, EvolutionFolder, Version, shaped
 from jaxrl.runtime.evolution.records import MOST_MEMBERS, Known, Read, new_lines, read
 from jaxrl.runtime.evolution.settings import EvolutionSettings
-from jaxrl.runtime.system.disk import write_atomically
+from jaxrl.runtime.system.disk import absolute, replacing, write_atomically
 from jaxrl.settings.validation import check_count
 
 Folder = str | os.PathLike[str]
@@ -194,20 +193,21 @@ def export(folder: Folder, path: Folder, *, version: int | None = None) -> int:
     Raises:
       ValueError: the file's ending is unknown, or the version is not kept.
     """
-    run, place = EvolutionFolder.open(folder), Path(path)
+    run, place = EvolutionFolder.open(folder), absolute(path)
     number = run.state()["version"] if version is None else check_count("version", version, at_least=0)
     if number not in run.versions():
         raise ValueError(f"version={number} is not kept: choose one of {', '.join(map(str, run.versions()))}")
     flat = run.theta(number)
-    if place.suffix == ".f32":
-        place.write_bytes(flat.astype("<f4").tobytes())
-    elif place.suffix == ".npy":
-        np.save(place, flat)
-    elif place.suffix == ".npz":
-        arrays = shaped(flat, run.layout)
-        np.savez(place, **(arrays if isinstance(arrays, dict) else {"theta": arrays}))
-    else:
+    if place.suffix not in (".f32", ".npy", ".npz"):
         raise ValueError(f"{os.fspath(path)!r} must end with .npy, .npz or .f32")
+    with replacing(place) as file:
+        if place.suffix == ".f32":
+            file.write(flat.astype("<f4").tobytes())
+        elif place.suffix == ".npy":
+            np.save(file, flat)
+        else:
+            arrays = shaped(flat, run.layout)
+            np.savez(file, **(arrays if isinstance(arrays, dict) else {"theta": arrays}))
     return number
 
 

@@ -99,15 +99,15 @@ def search(
         raise ValueError("engine, cpus, gpus and insecure are for a number of jobs: without one, all trials are in this process")
     if shared is not None and out is None:
         raise ValueError("jobs need a folder that they share: give out")
+    for structure in all_structures(read.space):  # errors come before any output
+        check_built(read, structure)
+    build(read, structure)
     with _opened(out, read) as folder:
         mirror = None if storage is None else Mirror(storage, "jaxrl" if folder is None else folder.name, read.space)
         return _search(read, folder, shared, mirror, quiet=quiet)
 
 
 def _search(read: SearchFile, folder: Path | None, jobs: Jobs | None, mirror: Mirror | None, *, quiet: bool) -> SearchResult:
-    for structure in all_structures(read.space):  # errors come before any output
-        check_built(read, structure)
-    build(read, structure)
     options, interrupt = read.options, Interrupt()
     title = f"{options.method} search of {read.algorithm} on {read.env}: {options.trials} trials × {len(read.seeds)} seeds"
     with ExitStack() as resources:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -213,8 +215,25 @@ def _run_jobs(jobs: Sequence[SweepJob], manifest: Manifest, out: Path, trust: Se
             )
 
 
+WATCHES_INPUT = "JAXRL_JOB_WATCHES_INPUT"
+"""Environment variable of a job whose standard input is held open by the process that started it."""
+
+
+def stop_with_parent() -> None:
+    """Let this process stop and save, as on SIGTERM, when its standard input ends, if ``run_job`` started it."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if os.environ.pop(WATCHES_INPUT, None):
+        threading.Thread(target=watch, daemon=True).start()
+
+
 def run_job(command: Sequence[str]) -> tuple[int, int]:
-    """Run a process and wait until it ends by itself. Signals are forwarded to it, since it has to save before it exits.
+    """Run a process and wait until it ends by itself. Signals are forwarded to it, since it has to save before it exits. If this
+    process is killed, its standard input ends; see ``stop_with_parent``.
 
     Return its exit code as a shell reports it (128 and more after a signal), and the signal that stopped either, 0 for none.
     """
@@ -227,7 +246,7 @@ def run_job(command: Sequence[str]) -> tuple[int, int]:
 
     process: subprocess.Popen[bytes] | None = None
     with handled(forward):
-        process = subprocess.Popen(command)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, WATCHES_INPUT: "1"})
         for number in list(received):  # signals from before the process existed
             process.send_signal(number)
         code = process.wait()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.builder.spec import algorithm_name, brief
+from jaxrl.builder.spec import algorithm_name, brief, packages_outside
 from jaxrl.runtime.logs.live_status import Message, StatusFile, WorkerState, read_status_file
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN, Record
 from jaxrl.runtime.logs.run_folder import (
@@ -78,6 +78,8 @@ class RunStatus:
     seeds: list[int]
     diverged: list[int]
     """The seeds that diverged."""
+    trust: list[str] = field(default_factory=list)
+    """Packages that a command which resumes the run names with --trust."""
     rows: int | None = None
     """Rows per seed so far."""
     total_steps: int | None = None
@@ -153,6 +155,7 @@ def read_run_status(folder: Path, shown: str, now: float) -> RunStatus:
         environment=_described(lambda: env if isinstance(env, str) else brief(env)),
         seeds=run["seeds"],
         diverged=[seed for seed, lost in zip(run["seeds"], last.get("diverged", ()), strict=False) if lost],
+        trust=_packages(agent),
         rows=rows,
         total_steps=total,
         iteration=last.get("iteration"),
@@ -253,6 +256,13 @@ def _described(describe: Callable[[], str]) -> str:
     except RecursionError:
         return "?"
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+
+
+def _packages(agent: Any) -> list[str]:
+    try:
+        return packages_outside(agent)
+    except (RecursionError, TypeError, ValueError):  # it was not written by jaxrl
+        return []
 
 
 def _count(value: Any) -> int | None:

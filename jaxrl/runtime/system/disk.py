@@ -149,6 +149,26 @@ def absolute(path: str | os.PathLike[str]) -> Path:
     return path.absolute()
 
 
+def check_writable(path: str | os.PathLike[str], name: str, *, make_folder: bool = False) -> Path:
+    """Return the absolute path of a file, if it can be written. Call it before the work whose results the file is for.
+
+    Args:
+      name: what the path is called in errors.
+      make_folder: create its folder.
+
+    Raises:
+      OSError: it is a folder, or it, or its folder, is missing or not writable.
+    """
+    file = absolute(path)
+    with contextlib.suppress(OSError):  # the folder is then missing
+        if make_folder:
+            file.parent.mkdir(parents=True, exist_ok=True)
+    if file.is_dir() or not file.parent.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        reason = "it is a folder" if file.is_dir() else "it, or its folder, does not exist or is not writable"
+        raise OSError(f"{name}={os.fspath(path)!r} cannot be written to: {reason}. Name a writable file")
+    return file
+
+
 def savable(path: str | os.PathLike[str], name: str = "folder") -> Path:
     """Return the absolute path of a folder, or raise ValueError, with the argument's ``name``, if orbax cannot save below it."""
     folder = absolute(path)

@@ -14,8 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.envs.host import EnvironmentFailed
-from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.metrics import merge
 from jaxrl.replay.dataset import Dataset
 from jaxrl.replay.dataset_replay import with_attached
@@ -32,6 +30,7 @@ from jaxrl.runtime.system.memory import check_replay_fits
 from jaxrl.runtime.trainers.host_evaluation import evaluate_host
 from jaxrl.runtime.trainers.non_finite import Suspects, of_replay
 from jaxrl.runtime.trainers.seed_groups import by_group
+from jaxrl.runtime.trainers.trainer import FAILURES
 from jaxrl.training import evaluation_key, freezing
 from jaxrl.types import Agent, AgentState, Algorithm, Array, Key, Max, Metrics, Policy, Rollout
 from jaxrl.xla.in_place import join_rows, split_rows
@@ -188,7 +187,7 @@ class HostDriver:
         self.thread: ThreadPoolExecutor | None = None
         self.pending: deque[Callable[[], Collected]] = deque()
         """Functions that wait for the rollouts of the next iterations."""
-        self.failure: WorkerFailed | EnvironmentFailed | None = None
+        self.failure: Exception | None = None
         """Error that stopped the last ``iterate`` early; None if there was none."""
         self.after_iteration: Callable[[int], bool] = lambda done: True
         """Called with the iterations that ``iterate`` has completed; if it returns False, ``iterate`` stops."""
@@ -236,7 +235,7 @@ class HostDriver:
         while self.done < iterations and still_alive.any():
             try:
                 states, still_alive, metrics = self._once(learner, states, still_alive, watch)
-            except (WorkerFailed, EnvironmentFailed) as error:
+            except FAILURES as error:
                 self.failure = error
                 break
             total = metrics if total is None else self.merge(total, metrics)

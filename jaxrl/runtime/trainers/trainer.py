@@ -6,8 +6,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.runtime.trainers.non_finite import Suspects
 from jaxrl.types import Agent, Metrics, PyTree
+
+FAILURES = (WorkerFailed, EnvironmentFailed, ChildProcessError, TimeoutError)
+"""Errors of environments and workers, also of environments in other processes. A run saves its states before it raises them."""
 
 
 class Driver(Protocol):

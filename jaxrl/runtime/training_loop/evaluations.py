@@ -16,7 +16,7 @@ from jaxrl.runtime.logs.records import (
     Record,
     mean_over_seeds,
 )
-from jaxrl.runtime.trainers.trainer import Driver
+from jaxrl.runtime.trainers.trainer import FAILURES, Driver
 from jaxrl.runtime.training_loop.plan import TrainingPlan
 from jaxrl.runtime.training_loop.reporting import Blanks
 from jaxrl.types import PyTree
@@ -42,12 +42,20 @@ class Evaluations:
         Args:
           trained: iterations of training so far.
           diverged: bool[num_seeds], seeds that get NaN.
+
+        If an environment fails, the results are NaN too, and ``Driver.failure`` is the reason to stop: training until then is
+        worth saving.
         """
         keys, plan = (EVALUATION_RETURN, EVALUATION_LENGTH), self.plan
+        none = {key: np.full(len(diverged), np.nan) for key in (*keys, EVALUATION_LONGEST)} | {EVALUATION_EPISODES: 0}
         if not (episodes := plan.episodes(trained, history)):
-            return {key: np.full(len(diverged), np.nan) for key in (*keys, EVALUATION_LONGEST)} | {EVALUATION_EPISODES: 0}
+            return none
         begin, iteration = self.clock(), plan.warmup_iterations + trained
-        played = self.fetch(self.driver.evaluate(states, iteration, episodes, explore=plan.evaluation.eval_explore))
+        try:
+            played = self.fetch(self.driver.evaluate(states, iteration, episodes, explore=plan.evaluation.eval_explore))
+        except FAILURES as error:
+            self.driver.failure = error  # type: ignore[attr-defined]
+            return none
         self.seconds += self.clock() - begin
         took = {EVALUATION_LONGEST: np.asarray(played[1], np.float64).max(1), EVALUATION_EPISODES: episodes}
         with np.errstate(invalid="ignore", over="ignore"):  # means that are not finite are reported

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.settings.aliases import shortened
 from jaxrl.settings.validation import check_hyperparam, present
 from jaxrl.types import Agent
 
@@ -20,7 +21,11 @@ def check_hyperparams(agent: Agent, hyperparams: Any, num_seeds: int) -> dict[st
         raise TypeError(f"hyperparams must be a mapping or the algorithm's NamedTuple, not {type(values).__name__}")
     checked: dict[str, Any] = {}
     for name, value in values.items():
-        for number in np.ravel(value).tolist():
+        try:
+            numbers = np.asarray(value)
+        except ValueError:  # nested lists of different lengths
+            raise ValueError(f"hyperparams[{name!r}]={shortened(value)} must be one number, or one per seed") from None
+        for number in numbers.ravel().tolist():
             check_hyperparam(agent.hyperparams, name, number)
         array = np.asarray(value, np.float32)
         if array.shape not in ((), (num_seeds,)):

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.builder.spec import modules_outside, unimportable_parts
+from jaxrl.builder.spec import packages_outside, unimportable_parts
 from jaxrl.runtime.checkpoint.convert_states import listed, stacked
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointInfo, latest_step
 from jaxrl.runtime.checkpoint.restore import read_agreed_info, read_state
@@ -112,6 +112,14 @@ class RunFiles:
         )
         return f", with a seed's environments on {devices} where they were on {before}: {effect}"
 
+    def compare_source(self, init_from: Any, which: str) -> None:
+        """Note that a run which is resumed began from something else, for then ``init_from`` has no effect."""
+        given = describe_source(init_from, which)
+        if given not in (None, self._origin):
+            origin = self._origin if isinstance(self._origin, Mapping) else {}
+            began = f"{origin.get('folder') or 'states'} ({origin.get('which')})" if origin else "new parameters"
+            self.note(f"init_from has no effect, since the run is resumed: it began from {began}")
+
     def begin(self, init_from: Any, which: str) -> tuple[Any, str]:
         """Return and record the source of a run without a checkpoint: the argument, or the source from before it was killed."""
         if init_from is None:
@@ -190,9 +198,8 @@ class RunFiles:
         if parts := unimportable_parts(self.agent.spec):
             keywords = ", ".join(f"{name}=…" for name in parts)
             return f"jaxrl.resume({os.fspath(self.folder.shown)!r}, {keywords})"
-        trusted = dict.fromkeys(module.partition(".")[0] for module in modules_outside(self.agent.spec))
         words = ["jaxrl", "train", "--resume", os.fspath(self.folder.shown)]
-        return shlex.join([*words, *(word for name in trusted for word in ("--trust", name))])
+        return shlex.join([*words, *(word for name in packages_outside(self.agent.spec) for word in ("--trust", name))])
 
     def log(self, record: Record) -> None:
         if not current().is_first:

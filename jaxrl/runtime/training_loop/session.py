@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl.envs.host import EnvironmentFailed
+from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.metrics import merge, widened
 from jaxrl.runtime.checkpoint.convert_states import with_buffers, with_total_steps
 from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
@@ -97,6 +97,7 @@ class Session:
     def begin(self, hyperparams: Any, init_from: Any, init_which: str = "best") -> PyTree:
         """Return the states to start from: those of the last checkpoint in the folder, or new ones."""
         if self.files and self.files.can_resume:
+            self.files.compare_source(init_from, init_which)
             target = self.driver.shapes(hyperparams)
             states, step, records = self.files.resume(target)
             if jax.tree.structure(states) != jax.tree.structure(target):
@@ -170,10 +171,10 @@ class Session:
         """Reason why there is nothing left to do; None while there is."""
         if self.diverged.all():
             return "stopped, since all seeds diverged,"
-        if self.trained >= self.plan.iterations:
+        if self.trained >= self.plan.iterations and self.failure is None:
             return "done"
         if self.failure is not None:
-            who = "an environment" if isinstance(self.failure, EnvironmentFailed) else "workers"
+            who = "workers" if isinstance(self.failure, WorkerFailed) else "an environment"
             return f"stopped, since {who} failed,"
         if self.plan.config.on_nan == "stop" and self.diverged.any():
             return "stopped, since a seed diverged,"

@@ -29,6 +29,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["random"], "name at least two different players"),
         (["random", "one_ply"], "random and one_ply can play any game: add --env"),
         ([str(trained), "random", "--out", "x.txt"], "must end in one of .png"),
+        ([str(trained), "random", "--json", f"{__file__}/x.json"], "cannot be written to"),
+        ([str(trained), "random", "--out", f"{__file__}/x.png"], "cannot be written to"),
     ):
         assert main(["arena", *arguments]) == 2
         assert message in capsys.readouterr().err

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.runtime.cli.commands.eval import interquartile
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.evaluation import evaluate_runs
@@ -158,6 +159,22 @@ def test_a_run_below_a_folder_that_cannot_be_played_is_skipped(runs: Path, capsy
     out, err = capsys.readouterr()
     assert f"{runs}/ppo" in out and f"{runs}/deeper/dqn" not in out
     assert f"skipped {runs}/deeper/dqn: " in err and "has no best/ yet" in err and "which='last'" in err
+
+
+def test_a_run_whose_environment_fails_is_skipped(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate = evaluate_runs.evaluate_run
+
+    def failing(run: str, *arguments: Any, **keywords: Any) -> Any:
+        if run.endswith("ppo"):
+            raise EnvironmentFailed("environment 0 raised ZeroDivisionError")
+        return evaluate(run, *arguments, **keywords)
+
+    monkeypatch.setattr(evaluate_runs, "evaluate_run", failing)
+    assert main(["eval", str(runs), "--episodes", "3", "--which", "last"]) == 1
+    out, err = capsys.readouterr()
+    assert f"{runs}/deeper/dqn" in out and f"skipped {runs}/ppo: environment 0 raised ZeroDivisionError" in err
 
 
 def test_a_run_that_is_named_must_be_playable(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

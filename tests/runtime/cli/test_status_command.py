@@ -110,6 +110,15 @@ def test_states(
     assert as_json(folder, capsys)["state"] == state
 
 
+def test_the_command_that_resumes_names_what_to_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = written(tmp_path / "run", end=End("stopped", "by SIGTERM", 1.0))
+    config = json.loads((folder / "config.json").read_text())
+    config["agent"]["env"] = "gymnasium:mine.worlds:World"
+    (folder / "config.json").write_text(json.dumps(config))
+    assert f"resume      jaxrl train --resume {folder} --trust mine\n" in shown(folder, capsys)[1]
+    assert as_json(folder, capsys)["trust"] == ["mine"]
+
+
 def test_a_process_that_is_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:

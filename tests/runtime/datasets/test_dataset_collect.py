@@ -130,6 +130,8 @@ def test_what_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFix
         (["--rows", "10", "--out", "x.csv"], "x.csv must end in .npz"),
         (["--rows", "10", "--out", "x.npz", "--env", "CartPole-v1"], "does not fit these policies"),
         (["--rows", "10"], "--out"),
+        (["--rows", "10", "--out", f"{__file__}/x.npz"], "cannot be written to"),
+        (["--rows", "10", "--out", "/proc/new/x.npz"], "cannot be written to"),
     ):
         assert main(["collect", str(folder), *flags]) == 2
         assert said in capsys.readouterr().err

@@ -377,6 +377,37 @@ def test_mistakes_are_told_in_a_line(words: list[str], said: str, capsys: pytest
     assert said in error and error.count("\n") == 1
 
 
+def test_what_init_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is written then, and a folder of other files is left alone."""
+    (tmp_path / "words.npy").write_text("some words")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    for text, out, said in (
+        ("theta = 5", "w", "theta=5 must be the name of a file of initial parameters"),
+        ('theta = "words.npy"', "w", "words.npy holds no parameters: theta must be an array"),
+        ("size 3", "w", "e.toml is not TOML"),
+        ("size = 3", "full", "is not empty, and holds no evolution"),
+        ('size = 4\nstrategy = "ars"', "w", "strategy='ars' is unknown. Allowed: 'openai'"),
+    ):
+        (tmp_path / "e.toml").write_text(text)
+        assert main(["es", "init", str(tmp_path / "e.toml"), "--out", str(tmp_path / out)]) == 2
+        error = capsys.readouterr().err
+        assert said in error and "allow_pickle" not in error and error.count("\n") == 1
+    assert not (tmp_path / "w").exists() and os.listdir(tmp_path / "full") == ["notes.txt"]
+
+
+def test_members_are_written_to_the_file_that_was_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are reserved only if it can be written."""
+    made = evolution.init(tmp_path / "w", np.zeros(3, np.float32))
+    ask = ["es", "ask", str(tmp_path / "w"), "--format", "npz", "--out"]
+    assert main([*ask, str(tmp_path / "no" / "m.npz")]) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+    assert main([*ask, str(tmp_path / "members")]) == 0
+    assert json.loads(capsys.readouterr().out)["first"] == 0 and made
+    with np.load(tmp_path / "members") as found:
+        assert sorted(found) == ["0", "1"] and not (tmp_path / "members.npz").exists()
+
+
 def test_a_file_without_parameters_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "e.toml").write_text("sigma = 0.2\n")
     assert main(["es", "init", str(tmp_path / "e.toml"), "--out", str(tmp_path / "w")]) == 2

@@ -332,6 +332,13 @@ def test_values_in_toml() -> None:
     assert tomllib.loads("\n".join(f"{name} = {in_toml(value)}" for name, value in values.items())) == values
 
 
+def test_a_mistake_leaves_no_folder_behind(tmp_path: Path) -> None:
+    """So that the corrected file may use it."""
+    with pytest.raises(ValueError, match="CartPol-v1"):
+        search(dict(SEARCH) | {"env": "CartPol-v1"}, out=tmp_path / "search", quiet=True)
+    assert not (tmp_path / "search").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -178,6 +179,21 @@ def test_a_sweep_ends_with_the_code_of_its_signal_after_its_job_saved(
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (code, "jaxrl: interrupted\n") and (tmp_path / "saved").exists()
     assert out.splitlines() == ["job 1 of 2: num_envs=2"]
+
+
+@pytest.mark.slow
+def test_a_job_whose_sweep_is_killed_stops_and_saves(tmp_path: Path) -> None:
+    job = f"from jaxrl.runtime.search.sweep import stop_with_parent; stop_with_parent(){JOB}"
+    code = f"import sys; from jaxrl.runtime.search.sweep import run_job; run_job([sys.executable, '-c', {job!r}])"
+    process = start("-c", code, cwd=tmp_path)
+    wait_for(tmp_path / "ready", process)
+    process.kill()
+    process.communicate(timeout=60)
+    for _ in range(600):
+        if (tmp_path / "saved").exists():
+            break
+        time.sleep(0.1)
+    assert (tmp_path / "saved").exists()
 
 
 @pytest.mark.slow

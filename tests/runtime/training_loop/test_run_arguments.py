@@ -60,6 +60,11 @@ def test_good_seeds() -> None:
         ({"hyperparams": {"num_envs": 8}}, TypeError, "'num_envs'. Sizes and switches belong to the builder"),
         ({"hyperparams": {"gamma": 1.5}}, ValueError, "gamma=1.5 is not allowed"),
         ({"hyperparams": {"gamma": [0.9, 0.8, 0.7]}}, ValueError, r"shape \(3,\): it must be one number, or one per seed \(2,\)"),
+        (
+            {"hyperparams": {"gamma": [0.9, [1]]}},
+            ValueError,
+            r"hyperparams\['gamma'\]=\[0.9, \[1\]\] must be one number, or one per",
+        ),
         ({"hyperparams": 3}, TypeError, "hyperparams must be a mapping"),
         ({"on_chunk": 3}, TypeError, "on_chunk=3 must be a function of a Chunk"),
         ({"save_replay": "no"}, TypeError, "save_replay='no' must be True or False"),

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import time
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +15,7 @@ import tyro
 
 from jaxrl.runtime.cli.flags import Flag, read_flags
 from jaxrl.runtime.console.tables import show_table
+from jaxrl.runtime.system.disk import check_writable, replacing
 from jaxrl.settings.aliases import unknown
 from jaxrl.settings.validation import check_count
 
@@ -116,20 +116,26 @@ def main(args: Sequence[str]) -> int:
 def init(options: InitOptions) -> int:
     """Make the folder of a new evolution, from a file of settings; print its run id."""
     from jaxrl.runtime.evolution import product
+    from jaxrl.runtime.search.settings_file import read_toml
 
-    settings = tomllib.loads(options.file.read_text())
+    settings = read_toml(options.file, "settings")
     theta, size = settings.pop("theta", None), settings.pop("size", None)
     if (theta is None) == (size is None):
         raise ValueError(f"{options.file} must have either theta, a file of initial parameters, or size, their number")
+    if not isinstance(theta, str | None):
+        raise TypeError(f"{options.file}: theta={theta!r} must be the name of a file of initial parameters, .npy or .npz")
     initial: Any = np.zeros(check_count("size", size)) if theta is None else read_parameters(options.file.parent / theta)
     print(product.init(options.out, initial, **settings))
     return 0
 
 
 def read_parameters(path: Path) -> Any:
-    """Read an array (.npy), or arrays by name (.npz)."""
-    loaded = np.load(path, allow_pickle=False)
-    return dict(loaded) if path.suffix == ".npz" else loaded
+    """Read an array (.npy), or arrays by name (.npz). Raise ValueError for other files."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        return dict(loaded) if path.suffix == ".npz" else loaded
+    except ValueError:  # NumPy's message advises to execute the file
+        raise ValueError(f"{path} holds no parameters: theta must be an array (.npy), or arrays by name (.npz)") from None
 
 
 def ask(options: AskOptions) -> int:
@@ -138,14 +144,16 @@ def ask(options: AskOptions) -> int:
 
     if (options.format is None) != (options.out is None):
         raise ValueError("--format and --out belong together: give both, or neither")
+    file = options.out and check_writable(options.out, "out")
     asked = product.ask(options.folder, options.members, owner=options.owner)
-    if options.out is not None:
+    if file is not None:
         numbers = range(asked.first, asked.first + asked.number)
         rows = product.member_parameters(options.folder, asked.version, list(numbers))
-        if options.format == "npz":
-            np.savez(options.out, **{str(number): row for number, row in zip(numbers, rows, strict=True)})
-        else:
-            options.out.write_bytes(rows.astype("<f4").tobytes())
+        with replacing(file) as opened:
+            if options.format == "npz":
+                np.savez(opened, **{str(number): row for number, row in zip(numbers, rows, strict=True)})
+            else:
+                opened.write(rows.astype("<f4").tobytes())
     print(json.dumps(asked._asdict()))
     return 0
 

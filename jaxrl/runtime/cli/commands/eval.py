@@ -66,17 +66,14 @@ class EvalOptions(PlayOptions):
     """Write returns and lengths of all episodes, settings and versions to this file; '-' is the standard output."""
 
     def check(self) -> None:
-        from jaxrl.runtime.system.disk import absolute
+        from jaxrl.runtime.system.disk import check_writable
 
         if not self.runs:
             raise ValueError("name at least one folder of a run: jaxrl eval RUN")
         super().check()
         self.check_effect()
         if self.json not in (None, "-"):
-            path = absolute(self.json)
-            if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-                reason = "it is a folder" if path.is_dir() else "it, or its folder, does not exist or is not writable"
-                raise OSError(f"json={self.json!r} cannot be written to: {reason}. Name a writable file, or '-'")
+            check_writable(self.json, "json")
 
     def check_effect(self) -> None:
         """Raise ValueError for an option that has no effect with, or without, a dataset."""
@@ -97,6 +94,7 @@ def main(args: Sequence[str]) -> int:
     options = read_flags(EvalOptions, args or ["--help"], prog="jaxrl eval", description=HELP)
     options.check()
     runs = find_runs(options.runs)
+    from jaxrl.envs.host import EnvironmentFailed
     from jaxrl.runtime.cli.user_code import import_env_module, import_trusted
     from jaxrl.runtime.console.progress import spinner
     from jaxrl.runtime.system.devices import enable_compilation_cache, request_cpu_devices, request_devices_for
@@ -116,7 +114,7 @@ def main(args: Sequence[str]) -> int:
                 try:
                     import_trusted(spec_of(run), options.trust)
                     results.append(evaluate(run, begin=announce, say=say))
-                except (ValueError, TypeError, OSError, ImportError) as error:
+                except (ValueError, TypeError, OSError, ImportError, EnvironmentFailed) as error:
                     if named:
                         raise
                     skipped[run] = " ".join(str(error).split())

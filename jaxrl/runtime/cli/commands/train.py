@@ -109,7 +109,7 @@ def train(algorithm: str, args: Sequence[str]) -> int:
     from jaxrl.runtime.run import run
 
     keywords = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    keywords |= {"seeds": seeds, "out": options.out or own_folder(algorithm, options)}
+    keywords |= {"seeds": seeds, "out": own_folder(algorithm, options) if options.out is None else options.out}
     for name in ("env", "total_steps", "preset", "distributed"):
         del keywords[name]
     run(agent, options.total_steps, **keywords)

@@ -15,7 +15,7 @@ from jaxrl.runtime.arena.names import UNTRAINED, is_untrained
 from jaxrl.runtime.cli.commands.games import game_of
 from jaxrl.runtime.cli.flags import Count, Flag, Trust, read_flags, shown_as
 from jaxrl.runtime.plots.style import FORMATS
-from jaxrl.runtime.system.disk import absolute, at_home
+from jaxrl.runtime.system.disk import absolute, at_home, check_writable
 
 if TYPE_CHECKING:
     from jaxrl.runtime.arena.arena import Arena
@@ -64,6 +64,9 @@ def main(args: Sequence[str]) -> int:
     options = read_flags(ArenaOptions, args or ["--help"], prog="jaxrl arena", description=HELP)
     if options.out is not None and at_home(options.out).suffix[1:].lower() not in FORMATS:
         raise ValueError(f"--out {options.out!r} must end in one of {', '.join(f'.{kind}' for kind in FORMATS)}")
+    for name in ("out", "json"):
+        if (file := getattr(options, name)) not in (None, "-"):
+            check_writable(file, name, make_folder=True)
     if len(set(options.players)) < 2:
         raise ValueError("name at least two different players: jaxrl arena RUN random")
     env = game_of(options.players, options.env)
