@@ -45,8 +45,8 @@ With 5-step returns, as in DQN, one of five got stuck at 47, and returns in trai
 CHANGES: dict[str, dict[str, Any]] = {"Asterix": {"model": ASTERIX["model"]}}
 """Settings that differ for a game. PQN with an MLP does not learn Asterix; with convolutions, as for PPO, it does."""
 DQN_CHANGES: dict[str, dict[str, Any]] = {**CHANGES, "Freeway": {"n_step": 1}}
-"""With 5-step returns on Freeway, returns in training of five seeds rose to 25 after 250,000 steps, and fell to 12 after two million,
-where greedy policies had 9.4. After 600,000 steps, two other seeds had 17.1 with them, and 37.4 with 1-step returns."""
+"""With 5-step returns on Freeway, returns in training of five seeds rose to 25 after 250,000 steps, and fell to 12 after two
+million, where greedy policies had 9.4. After 600,000 steps, two other seeds had 17.1 with them, and 37.4 with 1-step returns."""
 
 
 IDS = {"Seaquest": "gymnasium:minatar.gym:BaseEnv?game=seaquest"}
