@@ -165,8 +165,8 @@ class GroupDriver(HostDriver):
         mine = range(group.process_id, len(self.seeds), group.num_processes)
         with ending_the_group():
             played = {str(i): self.play(policies, i, iteration, num_episodes, explore=explore) for i in mine}
-        plain = {i: [x.episodic_return.tolist(), x.episodic_length.tolist()] for i, x in played.items()}
-        said = functools.reduce(operator.or_, group.gather(plain))
+            plain = {i: [x.episodic_return.tolist(), x.episodic_length.tolist()] for i, x in played.items()}
+            said = functools.reduce(operator.or_, group.gather(plain))
         returns, lengths = zip(*(said[str(i)] for i in range(len(self.seeds))), strict=True)
         return np.asarray(returns, np.float32), np.asarray(lengths, np.int32)
 
