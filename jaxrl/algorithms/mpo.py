@@ -207,7 +207,7 @@ def learn(setup: ActorCriticSetup[MPOConfig], learner: MPOState) -> tuple[MPOSta
         params = ActorCriticPair(actor, critic)
         targets = optax.incremental_update(params, targets, hp.tau)
         opt_state = (ActorCriticPair(actor_state, critic_state), dual_state)
-        return (params, opt_state, targets, duals.after(step), replay), metrics | logged
+        return (params, opt_state, targets, optax.apply_updates(duals, step), replay), metrics | logged
 
     start = (learner.params, learner.opt_state, learner.target_params, learner.duals, learner.replay)
     end, metrics = jax.lax.scan(group, start, draw_updates(setup, learner, hp.gamma))

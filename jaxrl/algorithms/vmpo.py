@@ -209,7 +209,7 @@ def update(setup: AlgorithmSetup[VMPOConfig], learner: VMPOState, rollout: Rollo
         slope, _ = mean_gradient(partial(of_duals, descent.params(progress)), duals, setup.axis_name)
         progress, metrics = descent.step(partial(of_network, duals), progress)
         step, dual_state = adam.update(slope, dual_state)
-        return (progress, duals.after(step), dual_state), metrics
+        return (progress, optax.apply_updates(duals, step), dual_state), metrics
 
     start = (descent.start(learner.params, learner.opt_state[0]), learner.duals, learner.opt_state[1])
     end, metrics = over_epochs(minibatch, start, batch, order, config.normalize_advantages, setup.axis_name)

@@ -18,26 +18,21 @@ from jaxrl.types import Array
 
 
 class Duals(NamedTuple):
-    """Logarithms of the temperature and of the Lagrange multipliers, which Adam therefore changes in proportion to their size."""
+    """Temperature and Lagrange multipliers, each the softplus of what is stored, plus ``LEAST``."""
 
     temperature: Array
-    """log η, f32[]."""
+    """η, f32[]."""
     multipliers: tuple[Array, ...]
-    """Of the weights of the KL divergences: for a Box f32[d] of the mean and of the deviation, otherwise f32[]."""
+    """Weights of the KL divergences: for a Box f32[d] of the mean and of the deviation, otherwise f32[]."""
 
     @property
     def positive(self) -> Duals:
         """The temperature and the multipliers themselves."""
-        return jax.tree.map(jnp.exp, self)
-
-    def after(self, step: Duals) -> Duals:
-        """Return the sum with a step of the optimiser, within ± ``MOST_LOG``."""
-        return jax.tree.map(lambda x, change: jnp.clip(x + change, -MOST_LOG, MOST_LOG), self, step)
+        return jax.tree.map(lambda x: jax.nn.softplus(x) + LEAST, self)
 
 
-MOST_LOG = 18.0
-"""Limit of a logarithm. Values that are all equal let the temperature fall without end, and a bound that is never reached its
-multiplier; both would need as long to return."""
+LEAST = 1e-8
+"""Added to the softplus, because values that are all equal let the temperature fall without end."""
 
 
 def init_duals(action_space: spaces.Space, temperature: Array | float, multipliers: Mapping[str, float]) -> Duals:
@@ -46,11 +41,12 @@ def init_duals(action_space: spaces.Space, temperature: Array | float, multiplie
     Args:
       multipliers: those of ``mean``, ``deviation`` and ``discrete``.
     """
+    raw = lambda x: jnp.log(jnp.expm1(jnp.minimum(x, 80.0))) + jnp.maximum(x - 80.0, 0.0)  # noqa: E731 # inverse of softplus
     if not isinstance(action_space, spaces.Box):
-        return Duals(jnp.log(temperature), (jnp.log(jnp.float32(multipliers["discrete"])),))
+        return Duals(raw(temperature), (raw(jnp.float32(multipliers["discrete"])),))
     size = math.prod(action_space.shape)
-    of_each = tuple(jnp.full(size, math.log(multipliers[name]), jnp.float32) for name in ("mean", "deviation"))
-    return Duals(jnp.log(temperature), of_each)
+    of_each = tuple(jnp.full(size, raw(multipliers[name]), jnp.float32) for name in ("mean", "deviation"))
+    return Duals(raw(temperature), of_each)
 
 
 def improved(values: Array, temperature: Array, log_prior: Array | float) -> tuple[Array, Array]:
