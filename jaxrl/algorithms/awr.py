@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common.offline.advantage_weights import Binary, Exponential
 from jaxrl.algorithms.common.on_policy import act
+from jaxrl.builder.attempt import show
 from jaxrl.builder.components import resolve_replay
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
@@ -162,4 +163,6 @@ def make_awr(env: EnvLike, **keywords: Any) -> Agent:
     check_actor_critic(parts["model"], prepared.output, prepared.env.action_space)
     config, data = prepared.setup.config, prepared.setup.data
     replay = resolve_replay(parts["replay"], prepared.env, config, before=1, after=config.n_step, data=data)
+    if replay.prioritised:
+        raise ValueError(f"replay={show(parts['replay'])} needs priorities, and AWR has no errors to compute them from")
     return prepared.bind(make_algorithm(ReplaySetup.from_setup(prepared.setup, replay=replay)))

@@ -42,7 +42,7 @@ from jaxrl.returns import bootstrap_mask
 from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.inputs import zero_invalid
 from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.validation import Count, NonNegative, Positive, Range, Unit, added
+from jaxrl.settings.validation import Count, NonNegative, Positive, Range, Unit, added, is_whole
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
 
@@ -95,7 +95,7 @@ class MuZeroConfig(BufferConfig):
 
     def check(self, *, recurrent: bool = False) -> None:
         super().check(recurrent=recurrent)
-        if not (rows := self.reanalyze * self.batch_size).is_integer():
+        if not is_whole(rows := self.reanalyze * self.batch_size):
             raise ValueError(
                 f"reanalyze={self.reanalyze:g} of batch_size={self.batch_size} is {rows:g} positions, which must be a whole "
                 "number: change one of these"
@@ -168,16 +168,18 @@ def search_all(setup: MuZeroSetup, params: LatentParams, gamma: Array, inputs: S
 
 def reanalyzed(setup: MuZeroSetup, params: LatentParams, gamma: Array, batch: Sequences, key: Key) -> Searched:
     """Return the policies and values to learn from: those that were stored with the rows, or with ``fresh_values`` the network's
-    values, and for the first ``reanalyze`` of the sequences the policies of new searches."""
+    values, and for the share ``reanalyze`` of the sequences the policies of new searches."""
     config, (policy, value) = setup.config, batch.extras
     if config.fresh_values:
         value = setup.latent.act(params, (), batch.inputs)[1].value
     if count := round(config.reanalyze * value.shape[1]):
         length = config.unroll_steps + 1
-        positions = jax.tree.map(lambda x: x[:length, :count].reshape(-1, *x.shape[2:]), batch.inputs)
+        key, own = jax.random.split(key)
+        chosen = jax.random.permutation(own, value.shape[1])[:count]  # prioritised draws are in the order of the environments
+        positions = jax.tree.map(lambda x: x[:length, chosen].reshape(-1, *x.shape[2:]), batch.inputs)
         keys = jax.random.split(key, length * count)
         found = search_all(setup, params, gamma, positions, keys, explore=False).policy
-        policy = policy.at[:length, :count].set(found.reshape(length, count, -1))
+        policy = policy.at[:length, chosen].set(found.reshape(length, count, -1))
     return Searched(policy, value)
 
 

@@ -30,7 +30,7 @@ from jaxrl.replay.transitions import Transitions, example_row
 from jaxrl.rollout.episode_mean import EpisodeMean, add_rollout, no_episodes
 from jaxrl.rollout.running_statistics import starts_anew
 from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.validation import NonNegative, Positive
+from jaxrl.settings.validation import NonNegative, Positive, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
 SMOOTHING = 0.9
@@ -228,6 +228,9 @@ def make_qdagger(env: EnvLike, **keywords: Any) -> Agent:
         raise ValueError("the teacher has memory, and shows its actions in single rows of replay here: use make_dagger")
     if (interval := prepared.setup.config.reset_interval) != 0:
         raise ValueError(f"reset_interval={interval} would also reset the teacher and the measured returns: leave it out")
+    if prepared.setup.data is not None and not prepared.setup.config.online:
+        why = "with data=…: no environment is stepped, and so the teacher's loss does not fade"
+        refuse_unused(prepared.hyperparams, QDaggerHyperparams(), ("teacher_steps",), why)
     replay = dqn.checked_replay(prepared, parts)
     setup = TeacherSetup.from_setup(prepared.setup, replay=replay, teacher=teacher, teacher_obs=parts["teacher_obs"])
     return prepared.bind(make_algorithm(setup))

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from jaxrl.optimize import OptimizerFn, clipped_adam
 from jaxrl.replay.options import Episode, Final, Future, Prioritized, Recent, Shift, Uniform
-from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit, added
+from jaxrl.settings.validation import Count, CountOrZero, Positive, Unit, added, is_whole
 from jaxrl.types import Env, HostEnv
 
 
@@ -169,7 +169,7 @@ class BufferConfig(RolloutConfig):
         super().check(recurrent=recurrent)
         rows, names = self.rows_per_update
         updates = self.replay_ratio * self.steps_per_iteration / rows
-        if not updates >= 1 or abs(updates - round(updates)) > 1e-6:
+        if not updates >= 1 or not is_whole(updates):
             raise ValueError(
                 f"replay_ratio={self.replay_ratio:g} gives {updates:g} updates per iteration (replay_ratio * num_envs * "
                 f"rollout_length / {names}), which must be a whole number >= 1: use a multiple of "
@@ -240,7 +240,7 @@ class ReplayConfig(BufferConfig):
             )
         if not self.online and self.mixing_ratio != type(self)().mixing_ratio:
             raise ValueError(f"mixing_ratio={self.mixing_ratio:g} has no effect without online=True: leave it out")
-        if self.online and not (self.mixing_ratio * self.batch_size).is_integer():
+        if self.online and not is_whole(self.mixing_ratio * self.batch_size):
             raise ValueError(
                 f"mixing_ratio={self.mixing_ratio:g} of batch_size={self.batch_size} is {self.mixing_ratio * self.batch_size:g} "
                 "rows, which must be a whole number: change one of these"

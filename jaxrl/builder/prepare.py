@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from jaxrl.agent import as_only_device, bind
-from jaxrl.builder.attempt import show
+from jaxrl.builder.attempt import attempt, show
 from jaxrl.builder.components import (
     check_actions,
     check_intrinsic,
@@ -35,6 +35,7 @@ from jaxrl.builder.settings import check_scheduled, split_settings
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.builder.spec import agent_spec, brief
 from jaxrl.envs import resolve_env
+from jaxrl.exploration.action_noise import HeldNoise
 from jaxrl.optimize.schedules import check_schedules
 from jaxrl.registry import title_of
 from jaxrl.rollout.collect import example_rollout
@@ -42,6 +43,9 @@ from jaxrl.settings.validation import merge_hyperparams, refuse_unused
 from jaxrl.types import Agent, Algorithm, Env, EnvLike, HostEnv, PyTree, Rollout
 
 C = TypeVar("C", bound=AgentConfig)
+
+SHAPE = jax.ShapeDtypeStruct((), jnp.float32)
+"""Argument of functions that are only traced. An array would initialise a JAX backend."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,11 @@ class PreparedAgent(Generic[C]):
         config = self.setup.config
         if self.setup.extra_losses or self.setup.intrinsic is not None:
             check = as_only_device(lambda _: self._check_parts(algorithm, batch), self.setup.axis_name)
-            jax.eval_shape(check, jax.ShapeDtypeStruct((), jnp.float32))  # an array would initialise a JAX backend
+            jax.eval_shape(check, SHAPE)
+        if (replay := self.spec["parts"].get("replay")) is not None:
+            hyperparams = merge_hyperparams(self.hyperparams, None)
+            init = as_only_device(lambda _: algorithm.init(jax.random.key(0), hyperparams), self.setup.axis_name)
+            attempt(f"replay={brief(replay)}, which must store the rows of {self.env.name},", init, SHAPE)
         return bind(
             algorithm,
             self.env,
@@ -86,6 +94,8 @@ class PreparedAgent(Generic[C]):
         learner = algorithm.init(jax.random.key(0), merge_hyperparams(self.hyperparams, None))
         policy = algorithm.policy(learner)
         rollout = example_rollout(algorithm, self.env, policy, config.num_envs, config.rollout_length)
+        if isinstance(rollout.carry, HeldNoise):  # learning does not see it
+            rollout = rollout._replace(carry=rollout.carry.model)
         if part is not None:
             check_intrinsic(f"intrinsic={brief(self.spec['parts']['intrinsic'])}", part, learner, rollout, axis_name)
         minibatch = batch(learner, rollout) if self.setup.extra_losses else None

@@ -63,8 +63,11 @@ class ReplaySetup(AlgorithmSetup[R]):
 
     @property
     def device_batch_size(self) -> int:
-        """Number of rows of a batch on this device."""
-        return self.config.batch_size // (1 if self.axis_name is None else jax.lax.axis_size(self.axis_name))
+        """Number of rows of a batch on this device. Raise ValueError if devices cannot have equal shares."""
+        size, devices = self.config.batch_size, 1 if self.axis_name is None else jax.lax.axis_size(self.axis_name)
+        if size % devices:
+            raise ValueError(f"batch_size={size} must be a multiple of the {devices} devices, which draw equal shares of a batch")
+        return size // devices
 
     @property
     def num_parts(self) -> int:

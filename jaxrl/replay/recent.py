@@ -30,6 +30,6 @@ def recent_replay(eta: float, least: int) -> ReplayFn:
 
 
 def draw(ring: Ring, eta: float, least: int, state: ReplayState, key: Key, batch_size: int) -> Draw:
-    rows = state.size.astype(jnp.float32) * state.valid.shape[1]
+    rows = state.size.astype(jnp.float32) * ring.num_envs  # of all devices, as ``least`` is
     share = jnp.maximum(eta ** (EXPONENT * jnp.arange(batch_size) / batch_size), least / jnp.maximum(rows, 1.0))
     return uniform.draw(ring, state, key, batch_size, jnp.minimum(share, 1.0))

@@ -261,6 +261,11 @@ def added(default: Any, *, compare: bool = True) -> Any:
     return dataclasses.field(default=default, compare=compare, metadata={"added": True})
 
 
+def is_whole(number: float) -> bool:
+    """Return whether a product of settings is a whole number, up to rounding: 0.07 · 100 is 7.000…1."""
+    return abs(number - round(number)) < 1e-6
+
+
 def refuse_unused(settings: Any, defaults: Any, names: Iterable[str], why: str) -> None:
     """Raise a ValueError for settings that differ from their defaults but are not used."""
     for name in names:

@@ -17,6 +17,7 @@ from jaxrl.algorithms.awr import AWRConfig, AWRHyperparams, awr_loss
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.models import actor_critic
 from jaxrl.options import Binary, Exponential
+from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.sequence import Sequences, sequences
 from jaxrl.returns import discounts
 from tests.helpers import probes
@@ -180,5 +181,7 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
 def test_parts_of_the_wrong_kind() -> None:
     with pytest.raises(TypeError, match="AWR learns from single rows, so its model must be memoryless"):
         small_awr(probes.truncation(), model=RECURRENT)
+    with pytest.raises(ValueError, match=r"replay=.* needs priorities, and AWR has no errors to compute them from"):
+        small_awr(probes.truncation(), replay=prioritised_replay())
     with pytest.raises(TypeError, match="must give an ActorCriticOutput"):
         small_awr(probes.truncation(), model=partial(actor_critic, num_values=3))

@@ -134,6 +134,8 @@ def test_parts_of_the_wrong_kind() -> None:
         make_ddpg(probes.truncation(), model={"core": "gru"}, batch_size=8)
     with pytest.raises(ValueError, match=r"exploration_noise=0.5 has no effect with Discrete\(2\)"):
         make_ddpg(probes.truncation(), exploration_noise=0.5)
+    with pytest.raises(ValueError, match=r"schedules\['exploration_noise'\] has no effect with Discrete\(2\)"):
+        make_ddpg(probes.truncation(), schedules={"exploration_noise": lambda i: 1.0})
     with pytest.raises(ValueError, match=r"relaxation=GumbelSoftmax\(.*\) has no effect with Box"):
         make_ddpg("Pendulum-v1", relaxation=GumbelSoftmax(0.5))
     with pytest.raises(TypeError, match="must give a Categorical policy of size 2 for Discrete"):

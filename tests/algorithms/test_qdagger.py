@@ -290,5 +290,7 @@ def test_bad_input() -> None:
         make_qdagger("CartPole-v1", teacher=teacher, teacher_steps=-1.0)
     with pytest.raises(ValueError, match="reset_interval=1024 would also reset the teacher"):
         make_qdagger("CartPole-v1", teacher=teacher, reset_interval=1024)
+    with pytest.raises(ValueError, match=r"teacher_steps=1000 has no effect with data=…: no environment is stepped"):
+        make_qdagger("CartPole-v1", teacher=teacher, data=random_dataset("CartPole-v1"), batch_size=32, teacher_steps=1000.0)
     with pytest.raises(ValueError, match=r"the teacher takes actions of Discrete\(2\)"):
         make_qdagger("Pendulum-v1", teacher=teacher)

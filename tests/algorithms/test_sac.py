@@ -360,6 +360,10 @@ def test_one_message_for_each_mistake() -> None:
             {"optimizer": optax.adam(1e-3), "actor_learning_rate": 0.1},
             "actor_learning_rate=0.1 has no effect with an optimizer that",
         ),
+        (
+            {"optimizer": optax.adam(1e-3), "schedules": {"actor_learning_rate": lambda i: 1.0}},
+            r"schedules\['actor_learning_rate'\] has no effect with an optimizer that does not use learning_rate",
+        ),
         ({"actor_value": "max"}, "actor_value='max' must be one of 'min', 'mean'"),
         ({"temperature": LearnedTemperature(discrete_entropy=0.5)}, r"discrete_entropy=0.5 has no effect on Box"),
         (

@@ -315,6 +315,24 @@ def test_cloning_does_not_depend_on_the_scale_of_rewards() -> None:
     np.testing.assert_allclose(100 * found[2][0], found[2][1], rtol=1e-3)
 
 
+@pytest.mark.parametrize("kind", [Cloning(), ReBRAC(1.0, 0.0)])
+def test_cloning_on_two_devices_is_that_of_the_whole_batch(kind: Any) -> None:
+    """The values' mean size is over all devices. Here those of the second are 100 times as large."""
+    value, difference = jnp.array([[1.0, 1.0], [100.0, 100.0]]), jnp.zeros((2, 2, 3))
+
+    def of_device(value: Any, difference: Any) -> Any:
+        return jax.grad(lambda v: kind.loss(HP, v, difference, jnp.mean, "d")[0])(value)
+
+    found = jax.vmap(of_device, axis_name="d")(value, difference) / 2  # gradients are means over devices
+    whole = jax.grad(lambda v: kind.loss(HP, v, difference.reshape(4, 3), jnp.mean, None)[0])(value.ravel())
+    np.testing.assert_allclose(found.ravel(), whole, rtol=1e-5)
+
+
+def test_what_cloning_refuses() -> None:
+    with pytest.raises(ValueError, match=r"cloning=ReBRAC\(\) reads next actions, which sequences do not hold"):
+        make_td3("Pendulum-v1", model={"core": "gru"}, cloning="rebrac", batch_size=32)
+
+
 def test_observations_of_a_dataset_are_normalised_for_acting_and_learning() -> None:
     data = random_dataset("Pendulum-v1")
     settings = {"updates": 2, "batch_size": 16, "model": {"hidden_sizes": (8,)}, "cloning": "td3_bc"}

@@ -18,6 +18,7 @@ from jaxrl.builder.attempt import show
 from jaxrl.builder.components import constant_optimizer
 from jaxrl.builder.networks import resolve_model
 from jaxrl.models import ActorCriticOutput, actor_critic, from_linen, from_nnx, q_network
+from jaxrl.replay.sequence import sequence_replay
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.rollout.inputs import example_input
 from jaxrl.runtime.logs.run_folder import first_difference, what_counts
@@ -347,6 +348,19 @@ def test_what_is_no_replay(replay: Any, words: str) -> None:
     assert words in one_line(caught) and one_line(caught).endswith(" such as jaxrl.replay.uniform.uniform_replay")
 
 
+def test_a_replay_of_other_rows() -> None:
+    with pytest.raises(TypeError, match=r"^replay=.*sequence_replay.*, which must store the rows of .*constant_reward, fails with"):
+        small_dqn(ENV, replay=sequence_replay())
+
+
+def test_equal_shares_of_a_batch() -> None:
+    """``data_parallel`` checks the sizes; a mapped axis of one's own does so when it is traced."""
+    agent = small_dqn(ENV, batch_size=33, replay_ratio=33.0, axis_name="d")
+    states = jax.eval_shape(jax.vmap(agent.init, axis_name="d"), jax.random.split(jax.random.key(0), 2))
+    with pytest.raises(ValueError, match="batch_size=33 must be a multiple of the 2 devices, which draw equal shares of a batch"):
+        jax.eval_shape(jax.vmap(agent.step, axis_name="d"), states)
+
+
 # ----------------------------------------------------------------------------------------------------------------------- losses
 
 
@@ -388,6 +402,7 @@ def test_losses_are_tried_on_sequences_and_over_devices_too() -> None:
         return jax.lax.pmean(batch.value.mean(), "d"), {}
 
     small_ppo(ENV, model=RECURRENT, extra_losses=over_devices, axis_name="d")
+    small_ppo(probes.target_action(), model=RECURRENT, extra_losses=over_devices, axis_name="d", hold_noise=3)
     with pytest.raises(TypeError, match="extra_losses='l2' must be"):
         small_ppo(ENV, extra_losses="l2")
     with pytest.raises(TypeError, match=r"extra_losses=dict\(…\) must be|extra_losses=\{"):

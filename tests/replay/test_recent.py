@@ -21,14 +21,19 @@ jit = partial(jax.jit, compiler_options=COMPILE_FAST)
 ROWS, LANES, DRAWS = 1_000, 2, 8_192
 
 
-def ages(eta: float, least: int) -> np.ndarray:
-    """Return the ages of drawn rows, in rows of a lane since the newest that can be drawn."""
+def ages(eta: float, least: int, lanes: int = LANES) -> np.ndarray:
+    """Return the ages of drawn rows, in rows of a lane since the newest that can be drawn.
+
+    Args:
+      lanes: those of a device, of the ``LANES`` of all.
+    """
     replay = recent_replay(eta, least)(ROWS, LANES, ROWS, before=1, after=1)
     flat = jnp.zeros((ROWS, LANES))
     rows = ReplayRow(flat, flat.astype(jnp.int32), flat, flat > 0, flat < 1)
     state = replay.add(replay.init(jax.tree.map(lambda x: x[0, 0], rows)), rows, jnp.arange(LANES, dtype=jnp.int32))
-    drawn = jit(replay.draw, static_argnums=2)(state, jax.random.key(0), DRAWS)
-    assert drawn.valid.all() and {*np.unique(drawn.env)} == {0, 1}
+    share = {name: jax.tree.map(lambda x: x[:, :lanes], getattr(state, name)) for name in state.env_axes}
+    drawn = jit(replay.draw, static_argnums=2)(state._replace(**share), jax.random.key(0), DRAWS)
+    assert drawn.valid.all() and {*np.unique(drawn.env)} == {*range(lanes)}
     return np.asarray(ROWS - 2 - drawn.row)
 
 
@@ -44,6 +49,11 @@ def test_later_draws_are_of_newer_rows() -> None:
 def test_a_number_of_rows_is_always_drawn_from() -> None:
     last = ages(0.9, 400)[-DRAWS // 4 :]
     assert last.max() < 200 and last.mean() == pytest.approx(100, rel=0.1)
+
+
+def test_the_number_is_of_the_rows_of_all_devices() -> None:
+    """A device with half of the lanes draws from half as many of its rows, so from rows of the same ages."""
+    assert ages(0.9, 400, lanes=1)[-DRAWS // 4 :].max() == ages(0.9, 400)[-DRAWS // 4 :].max()
 
 
 def test_with_one_all_rows_are_drawn_alike() -> None:

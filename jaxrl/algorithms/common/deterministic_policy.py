@@ -33,7 +33,7 @@ from jaxrl.optimize.learner import TargetLearner
 from jaxrl.rollout.env_batches import fold_each
 from jaxrl.rollout.outputs import outputs_of
 from jaxrl.rollout.running_statistics import normalize_inputs
-from jaxrl.settings.validation import added, refuse_unused
+from jaxrl.settings.validation import added, refuse_schedules, refuse_unused
 from jaxrl.types import Agent, Algorithm, Array, EnvLike, Key, Metrics, Policy, PyTree, StepInput
 
 
@@ -157,7 +157,7 @@ def actor_loss(
     if cloning is None:
         loss = -mean(value - penalty)
         return loss, {"losses/actor_loss": loss}
-    loss, distance = cloning.loss(hp, value, action - batch.action, mean)
+    loss, distance = cloning.loss(hp, value, action - batch.action, mean, setup.axis_name)
     return loss, {"losses/actor_loss": loss, "losses/cloning_loss": distance}
 
 
@@ -235,7 +235,9 @@ def build(
         if settings.has_memory:
             raise ValueError(f"{builder.__name__} needs networks without memory with {space}: leave the core out")
         check_policy(keywords.get("model"), prepared.output, space)
-        refuse_unused(prepared.hyperparams, hyperparams(), ("exploration_noise", "ou_theta"), f"with {space}")
+        noise = ("exploration_noise", "ou_theta")
+        refuse_unused(prepared.hyperparams, hyperparams(), noise, f"with {space}")
+        refuse_schedules(setup.schedules, noise, f"with {space}")
         if settings.noise != type(settings)().noise:
             raise ValueError(f"noise={settings.noise} has no effect with {space}, whose actions are drawn: leave it out")
     if settings.joint_actions:

@@ -34,7 +34,7 @@ from jaxrl.replay.sequence import sequence_replay
 from jaxrl.replay.transitions import example_row
 from jaxrl.rollout.inputs import example_input
 from jaxrl.rollout.outputs import split_variables
-from jaxrl.settings.validation import Count, Positive, refuse_unused
+from jaxrl.settings.validation import Count, Positive, refuse_schedules, refuse_unused
 from jaxrl.types import Agent, Array, EnvLike, Key, Policy, PyTree
 
 
@@ -130,9 +130,9 @@ def prepare_off_policy(
             "scales actions: give the environment bounds, or use make_ppo"
         )
     if prepared.spec["settings"]["learning_rate"] is None:  # the optimiser does not read it
-        refuse_unused(
-            prepared.hyperparams, hyperparams(), ("actor_learning_rate",), "with an optimizer that does not use learning_rate"
-        )
+        why = "with an optimizer that does not use learning_rate"
+        refuse_unused(prepared.hyperparams, hyperparams(), ("actor_learning_rate",), why)
+        refuse_schedules(prepared.setup.schedules, ("actor_learning_rate",), why)
     outputs, num_agents = structure.critics.num_outputs, prepared.setup.num_agents
     bound = bound._replace(action_space=structure.critic_actions(space, num_agents))
     if outputs and not isinstance(space, spaces.Box):
@@ -171,6 +171,8 @@ def check_memory(config: OffPolicyConfig, has_data: bool) -> None:
         raise ValueError(
             f"replay={config.replay} draws single rows, and a model with memory learns from sequences: leave one out"
         )
+    if config.reads_next_action:
+        raise ValueError("cloning=ReBRAC() reads next actions, which sequences do not hold: leave it out, or the core")
     if config.joint_actions:
         raise ValueError("joint_actions=True needs networks without memory: leave the core out, or frame_stack the observations")
 
