@@ -349,7 +349,7 @@ def test_what_is_no_replay(replay: Any, words: str) -> None:
 
 
 def test_a_replay_of_other_rows() -> None:
-    with pytest.raises(TypeError, match=r"^replay=.*sequence_replay.*, which must store the rows of .*constant_reward, fails with"):
+    with pytest.raises(TypeError, match=r"^replay=.*sequence_replay.*, which must store the rows of .*constant_reward, fails"):
         small_dqn(ENV, replay=sequence_replay())
 
 
