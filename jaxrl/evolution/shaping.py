@@ -18,7 +18,7 @@ ShapingFn = Callable[[Array], Array]
 def lowest_for_nan(fitness: Array) -> Array:
     """Replace NaN by the lowest other value, or by 0 if there is none."""
     lowest = jnp.min(fitness, initial=jnp.inf, where=~jnp.isnan(fitness))
-    return jnp.where(jnp.isnan(fitness), jnp.where(jnp.isfinite(lowest), lowest, 0.0), fitness)
+    return jnp.where(jnp.isnan(fitness), jnp.where(lowest < jnp.inf, lowest, 0.0), fitness)
 
 
 def places(fitness: Array) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from jaxrl.evolution.shaping import best_pairs, centered_rank, mean_ranks, raw_fitness, standardize, wierstra
+from jaxrl.evolution.shaping import best_pairs, centered_rank, lowest_for_nan, mean_ranks, raw_fitness, standardize, wierstra
 
 SHAPINGS = [centered_rank, wierstra, standardize, raw_fitness]
 FITNESS = st.lists(st.one_of(st.integers(-3, 3).map(float), st.just(float("nan"))), min_size=6, max_size=6)
@@ -50,6 +50,12 @@ def test_ranks_do_not_depend_on_the_scale(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("shaping", [centered_rank, wierstra, standardize])
+def test_nan_is_not_above_a_fitness_of_minus_infinity() -> None:
+    nan, low = float("nan"), -float("inf")
+    for fitness, expected in (([nan, low, 1.0], [low, low, 1.0]), ([nan, 2.0], [2.0, 2.0]), ([nan, nan], [0.0, 0.0])):
+        np.testing.assert_array_equal(lowest_for_nan(jnp.array(fitness)), expected)
+
+
 @pytest.mark.parametrize("values", [[500.0] * 4, [float("nan")] * 4, [3.0]])
 def test_equal_members_have_no_weight(shaping: Any, values: list[float]) -> None:
     np.testing.assert_allclose(shaping(jnp.array(values)), 0, atol=1e-6)
