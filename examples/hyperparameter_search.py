@@ -20,7 +20,7 @@ def main(total_steps: int = 50_000, trials: int = 32) -> None:
             },
             "search": {"method": "random", "trials": trials, "batch": 8, "rungs": [0.1, 0.3, 1.0], "top": 2, "test_seeds": 8},
         },
-        out="runs/search",
+        out="runs/search-python",
     )
     print(f"best settings: {found.settings}")
     print("better than the defaults" if found.comparison.is_better else "no better than the defaults")

@@ -63,12 +63,18 @@ def env_axes(agent: Agent, state: AgentState) -> AgentState:
 
 
 def declared_axes(tree: PyTree, axis: int = -1) -> Any:
-    """Return ``tree`` with each leaf replaced by its axis over environments, as declared by the NamedTuples around it.
+    """Return ``tree`` with each leaf replaced by its axis over environments, as declared by the outermost NamedTuple around it
+    that declares one: a population has an axis of members before those of its members' states.
 
     Leaves without a declaration are replaced by ``axis``.
     """
     if _declares(tree):
-        return type(tree)(*[declared_axes(part, tree.env_axes.get(name, axis)) for name, part in tree._asdict().items()])
+
+        def of_field(name: str, part: PyTree) -> Any:
+            own = tree.env_axes.get(name)
+            return declared_axes(part, axis) if own is None else jax.tree.map(lambda _: own, part)
+
+        return type(tree)(*[of_field(name, part) for name, part in tree._asdict().items()])
     return jax.tree.map(lambda x: declared_axes(x, axis) if _declares(x) else axis, tree, is_leaf=_declares)
 
 
@@ -118,13 +124,19 @@ def vmap_seeds(agent: Agent, num_seeds: int) -> Agent:
       or [num_seeds] keys. Each hyperparameter is one value for all seeds or one per seed. Every seed gives the same results as
       when it runs alone.
     """
-    check_agent(agent)
+    _check_no_data(agent, "vmap_seeds")
     num_seeds = check_count("num_seeds", num_seeds)
 
     def init(key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
         return _init_seeds(agent, seed_keys(key, num_seeds), hyperparams, env_params)
 
     return agent._replace(init=init, step=over_seeds(num_seeds)(agent.step))
+
+
+def _check_no_data(agent: Agent, name: str) -> None:
+    check_agent(agent)
+    if agent.data is not None:
+        raise ValueError(f"{name} is for agents without data=…: use jaxrl.run, or jax.vmap(agent.step, in_axes=(0, None))")
 
 
 def shard_seeds(agent: Agent, mesh: Mesh | None = None) -> Agent:
@@ -137,7 +149,7 @@ def shard_seeds(agent: Agent, mesh: Mesh | None = None) -> Agent:
       An Agent like that of ``vmap_seeds``, with states sharded over the axis. Its ``init`` takes one key per seed; the number of
       seeds must be a multiple of the number of devices on the axis.
     """
-    check_agent(agent)
+    _check_no_data(agent, "shard_seeds")
     mesh = make_mesh({SEEDS: jax.device_count()}) if mesh is None else mesh
     if not isinstance(mesh, Mesh):
         raise TypeError(

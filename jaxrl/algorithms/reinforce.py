@@ -19,7 +19,7 @@ from jaxrl.optimize.gradients import valid_mean
 from jaxrl.optimize.minibatches import standardized
 from jaxrl.returns import discounts, episode_completed, lambda_returns
 from jaxrl.settings import hyperparams as shared
-from jaxrl.settings.validation import Count, NonNegative
+from jaxrl.settings.validation import Count, NonNegative, refuse_schedules, refuse_unused
 from jaxrl.types import Agent, Array, EnvLike, Model, PyTree, Rollout
 
 
@@ -76,6 +76,8 @@ def make_reinforce(env: EnvLike, **keywords: Any) -> Agent:
     """REINFORCE (Williams 1992) with one gradient per rollout, from the returns of the episodes that end in it, for Discrete,
     MultiDiscrete and Box actions. The model's value is the baseline."""
     prepared = prepare_actor_critic(make_reinforce, env, REINFORCEConfig, REINFORCEHyperparams, keywords)
-    if not prepared.setup.config.baseline and "vf_coef" in {**keywords, **prepared.setup.schedules}:
-        raise ValueError("vf_coef has no effect with baseline=False: leave it out")
+    if not prepared.setup.config.baseline:
+        why = "with baseline=False: leave it out"
+        refuse_unused(prepared.hyperparams, REINFORCEHyperparams(), ("vf_coef",), why)
+        refuse_schedules(prepared.setup.schedules, ("vf_coef",), why)
     return one_gradient(prepared, reinforce_loss)

@@ -80,6 +80,8 @@ class NetworkConfig:
         for name in ("layer_norm", "batch_renorm", "dropout") if self.residual else ():
             if value := getattr(self, name, None):
                 raise ValueError(f"residual=True and {name}={value} are mutually exclusive: leave one out")
+        if self.residual and self.hidden_sizes == ():
+            raise ValueError("residual=True has no effect with hidden_sizes=(): name a size for each block")
         if self.residual and len(set(self.hidden_sizes or ())) > 1:
             raise ValueError(
                 f"hidden_sizes={self.hidden_sizes} must all be equal with residual=True, because blocks add to their input: "
@@ -120,6 +122,8 @@ class CoreConfig(NetworkConfig):
                 object.__setattr__(self, name, getattr(self, name) or default)
             elif value := getattr(self, name):
                 raise ValueError(f"{name}={value} has no effect with core={self.core!r}: it is for core={core!r}")
+        if self.core is None and self.core_size != CoreConfig.core_size:
+            raise ValueError(f"core_size={self.core_size} has no effect without a core: add one, or leave it out")
         if self.attention_heads and self.core_size % self.attention_heads:
             raise ValueError(
                 f"attention_heads={self.attention_heads} does not divide core_size={self.core_size}, into equal parts for each "

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from jaxrl.models.initialisers import ACTIVATIONS, compute_type, dense
 from jaxrl.settings.loadable import component
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.entries import PRIVILEGED_KEY, RESERVED, entries_seen
+from jaxrl.spaces.entries import PRIVILEGED_KEY, RESERVED, byte_scale, entries_seen
 from jaxrl.types import Array, PyTree
 
 
@@ -29,12 +29,16 @@ def split_mask(obs: PyTree) -> tuple[PyTree, Array | None]:
 def encode_space(space: spaces.Space, x: PyTree) -> Array:
     """Flatten a value of ``space`` to f32[..., features]: Discrete one-hot, uint8 scaled to [0, 1], Dict entries concatenated.
 
-    ``action_mask``, ``privileged_state`` and ``player`` are left out.
+    ``action_mask``, ``privileged_state`` and ``player`` of the observation itself, not of Dicts inside it, are left out.
     """
+    return _encoded(space, x, {*RESERVED})
+
+
+def _encoded(space: spaces.Space, x: PyTree, hidden: set[str]) -> Array:
     if isinstance(space, spaces.Discrete):
         return jax.nn.one_hot(x - int(space.start), int(space.n), dtype=jnp.float32)
     if isinstance(space, spaces.Box):
-        return _flat(space, x.astype(jnp.float32) / (255.0 if x.dtype == jnp.uint8 else 1.0))
+        return _flat(space, x.astype(jnp.float32) / (byte_scale(space) if x.dtype == jnp.uint8 else 1.0))
     if isinstance(space, spaces.MultiBinary):
         return _flat(space, x.astype(jnp.float32))
     if isinstance(space, spaces.MultiDiscrete):
@@ -42,7 +46,7 @@ def encode_space(space: spaces.Space, x: PyTree) -> Array:
         parts = [jax.nn.one_hot(x[..., i], int(n), dtype=jnp.float32) for i, n in enumerate(space.nvec.ravel())]
         return jnp.concatenate(parts, axis=-1)
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = [encode_space(part, x[name]) for name, part in entries_seen(space, {*RESERVED})]
+        parts = [_encoded(part, x[name], set()) for name, part in entries_seen(space, hidden)]
         if not parts:
             raise nothing_to_see(space)
         return jnp.concatenate(parts, axis=-1)

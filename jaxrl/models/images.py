@@ -18,6 +18,7 @@ from gymnasium import spaces
 from jaxrl.models.convolution import Conv, convolution
 from jaxrl.models.initialisers import ACTIVATIONS, compute_type, orthogonal
 from jaxrl.settings.loadable import component
+from jaxrl.spaces.entries import byte_scale
 from jaxrl.types import Array
 
 LAYOUTS = ("auto", "HWC", "CHW")
@@ -49,7 +50,7 @@ def image_shape(space: spaces.Box, layout: str = "auto") -> tuple[int, int, int]
 
 def as_image(space: spaces.Box, x: Array, layout: str = "auto") -> Array:
     """Convert values of ``space`` to f32[..., height, width, channels]; uint8 is scaled to [0, 1]."""
-    x = x.astype(jnp.float32) / (255.0 if x.dtype == jnp.uint8 else 1.0)
+    x = x.astype(jnp.float32) / (byte_scale(space) if x.dtype == jnp.uint8 else 1.0)
     if len(space.shape) == 2:
         return x[..., None]
     return jnp.moveaxis(x, -3, -1) if layout_of(space, layout) == "CHW" else x

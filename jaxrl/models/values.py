@@ -75,7 +75,7 @@ def factors(key: Key, size: int) -> Array:
 
 
 class ValueNetwork(nn.Module):
-    """Torso → one hidden layer, or one in each of two streams → outputs per action."""
+    """Torso → one hidden layer, or one in each of two streams → outputs per action. Residual blocks are all in the torso."""
 
     network: Network
     action_space: spaces.Discrete
@@ -86,7 +86,8 @@ class ValueNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: StepInput) -> Array | QuantileOutput:
-        before = self.network._replace(hidden_sizes=self.network.hidden_sizes[:-1])
+        sizes = self.network.hidden_sizes
+        before = self.network._replace(hidden_sizes=sizes[: len(sizes) - len(self.last_sizes)])
         x = Torso(before, self.action_space, name="torso")(inputs)
         if self.num_fractions:
             fractions = self.fractions((*x.shape[:-1], self.num_fractions))
@@ -101,6 +102,11 @@ class ValueNetwork(nn.Module):
             return QuantileOutput(values[..., 0].swapaxes(-1, -2), fractions)
         return values if self.num_outputs else masked(values[..., 0], inputs.obs)
 
+    @property
+    def last_sizes(self) -> tuple[int, ...]:
+        """Size of the hidden layer of each stream, if it has one."""
+        return () if self.network.residual else tuple(self.network.hidden_sizes[-1:])
+
     def noise_of_layers(self, inputs: int, outputs: Mapping[str, int]) -> dict[str, Array]:
         """Draw the noise of all layers, by their names; none without a key. On a CPU a draw takes as long as a layer, so all
         noise is one draw.
@@ -113,7 +119,7 @@ class ValueNetwork(nn.Module):
             return {}
         sizes: dict[str, int] = {}
         for name, features in outputs.items():
-            hidden = self.network.hidden_sizes[-1:]
+            hidden = self.last_sizes
             sizes |= {f"{name}_hidden": inputs + size for size in hidden}
             sizes[name] = (hidden or (inputs,))[0] + features
         noise = factors(self.make_rng("noise"), sum(sizes.values()))
@@ -122,7 +128,7 @@ class ValueNetwork(nn.Module):
     def stream(self, x: Array, features: int, name: str, noise: Mapping[str, Array]) -> Array:
         """Apply the last hidden layer, if there is one, and the output layer."""
         network = self.network
-        for size in network.hidden_sizes[-1:]:
+        for size in self.last_sizes:
             x = self.layer(x, size, math.sqrt(2), f"{name}_hidden", noise, network.dtype)
             if network.layer_norm:
                 x = nn.LayerNorm(dtype=compute_type(network.dtype), name=f"{name}_norm")(x)

@@ -143,7 +143,8 @@ class Population(NamedTuple):
             # Without the losses of the iteration in which a member diverges: the others continue.
             return after.learner._replace(hyperparams=()), after.actor, alive, only_if(alive, metrics)
 
-        keys = self._keys(state.key, numbers)
+        # Members have keys of their own, since init used those of state.key.
+        keys = self._keys(jax.random.fold_in(state.key, STREAM + 2), numbers)
         members, actor, alive, metrics = jax.vmap(one)(keys, learner.members, learner.hyperparams, state.actor, learner.alive)
         learner = self._scored(learner._replace(members=members, alive=alive), metrics)
         iteration = state.iteration + 1
@@ -199,7 +200,8 @@ class Population(NamedTuple):
         taken = everyone._replace(hyperparams=explored, alive=everyone.alive[parent])
         for name in ("members", "score", "weight"):
             taken = taken._replace(**{name: jax.tree.map(lambda x: x[jnp.where(copied, parent, kept)], getattr(taken, name))})
-        taken = taken._replace(members=self._marked(taken.members, copied))
+        members = taken.members._replace(key=everyone.members.key)
+        taken = taken._replace(members=self._marked(members, copied))
         return jax.tree.map(lambda x: x[numbers], taken)._replace(lineage=lineage, generation=generation)
 
     def _marked(self, members: Any, copied: Array) -> Any:

@@ -76,6 +76,7 @@ def replay(agent: Agent, schedule: Schedule) -> Agent:
     return agent._replace(step=step, spec=spec_of("jaxrl.pbt.schedule:make_replay", agent, settings) if agent.spec else {})
 
 
-def make_replay(*, env: Any, agent: str, every: int, values: Mapping[str, Any]) -> Agent:
-    """Rebuild the agent of ``replay`` from its spec; ``agent`` is the spec of the agent, as JSON."""
-    return replay(build(json.loads(agent), env=env), Schedule(every, dict(values)))
+def make_replay(*, env: Any, agent: str, every: int, values: Mapping[str, Any], **changed: Any) -> Agent:
+    """Rebuild the agent of ``replay`` from its spec; ``agent`` is the spec of the agent, as JSON, and ``changed`` are settings of
+    it to change."""
+    return replay(build(json.loads(agent), env=env, **changed), Schedule(every, dict(values)))

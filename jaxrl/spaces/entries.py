@@ -66,6 +66,11 @@ def turn_sign(obs: PyTree, next_obs: PyTree) -> Array | float:
     return player_sign(obs) * player_sign(next_obs)
 
 
+def byte_scale(space: spaces.Box) -> float:
+    """Return the number by which networks divide observations of type uint8: the highest bound, which is 255 for images."""
+    return max(1.0, float(space.high.max()))
+
+
 def entries_seen(space: spaces.Dict | spaces.Tuple, hidden: set[str]) -> list[tuple[Any, spaces.Space]]:
     """Return the entries of a space whose names are not in ``hidden``."""
     entries: Any = space.items() if isinstance(space, spaces.Dict) else enumerate(space)

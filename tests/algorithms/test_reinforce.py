@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxrl
 from jaxrl import make_reinforce
 from jaxrl.algorithms.reinforce import REINFORCEConfig, REINFORCEHyperparams, reinforce_loss
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -143,13 +144,22 @@ def test_probe_two_choices_without_a_baseline() -> None:
     [
         ({"rollout_length": 0}, "rollout_length=0 must be an integer >= 1"),
         ({"gamma": 1.5}, r"gamma=1.5 is not allowed: it must be a number in \[0, 1\]"),
-        ({"baseline": False, "vf_coef": 0.1}, "vf_coef has no effect with baseline=False: leave it out"),
-        ({"baseline": False, "schedules": {"vf_coef": lambda i: 1.0}}, "vf_coef has no effect with baseline=False"),
+        ({"baseline": False, "vf_coef": 0.1}, "vf_coef=0.1 has no effect with baseline=False: leave it out"),
+        (
+            {"baseline": False, "schedules": {"vf_coef": lambda i: 1.0}},
+            r"schedules\['vf_coef'\] has no effect with baseline=False",
+        ),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small_reinforce(probes.truncation(), **settings)
+
+
+def test_an_agent_without_a_baseline_is_rebuilt_from_its_spec() -> None:
+    """A spec and the command line give all settings, also those that have no effect at their defaults."""
+    agent = small_reinforce("tests.helpers.probes:truncation", baseline=False)
+    assert jaxrl.build(agent.spec).spec == agent.spec
 
 
 def test_things_of_the_wrong_kind() -> None:

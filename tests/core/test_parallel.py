@@ -42,6 +42,7 @@ from tests.helpers.agents import (
     small_ppo,
     tiny,
 )
+from tests.helpers.datasets import random_dataset
 
 KEY = partial(jax.random.key, 0)
 NUM_ENVS, ROWS = 4, 3
@@ -269,6 +270,13 @@ def test_seeds_side_by_side_over_devices_and_shared_out_are_those_alone() -> Non
             assert_close(jax.tree.map(lambda x, i=i: x[i], jax.device_get(states[name])), one)
     spread = {shard.device for shard in states["sharded"].iteration.addressable_shards}
     assert len(spread) == 2
+
+
+def test_agents_with_data_have_another_step() -> None:
+    agent = small("bc", "CartPole-v1", data=random_dataset("CartPole-v1"))
+    for share in (lambda: vmap_seeds(agent, 2), lambda: shard_seeds(agent)):
+        with pytest.raises(ValueError, match=r"_seeds is for agents without data=…: use jaxrl.run, or jax.vmap\(agent.step"):
+            share()
 
 
 def test_one_key_is_split_for_the_seeds() -> None:

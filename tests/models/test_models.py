@@ -205,6 +205,7 @@ ENCODINGS = [
     pytest.param(spaces.Box(-9, 9, (), np.float32), 3.0, [3], id="scalar box"),
     pytest.param(spaces.Box(-9, 9, (2, 2), np.int32), [[1, 2], [3, 4]], [1, 2, 3, 4], id="whole numbers"),
     pytest.param(spaces.Box(0, 255, (1, 3), np.uint8), [[0, 51, 255]], [0, 0.2, 1], id="picture"),
+    pytest.param(spaces.Box(0, 4, (3,), np.uint8), [0, 1, 4], [0, 0.25, 1], id="small bytes"),
     pytest.param(spaces.Discrete(3), 2, [0, 0, 1], id="discrete"),
     pytest.param(spaces.Discrete(3, start=-1), 0, [0, 1, 0], id="discrete with start"),
     pytest.param(spaces.MultiBinary(3), [1, 0, 1], [1, 0, 1], id="multi binary"),
@@ -227,6 +228,12 @@ ENCODINGS = [
         {"b": 1, "a": [255, 0], "action_mask": [1, 1, 0, 1]},
         [1, 0, 0, 1],
         id="dict, by name, without its mask",
+    ),
+    pytest.param(
+        spaces.Dict({"inside": spaces.Dict({"player": spaces.Box(-1, 1, (1,), np.float32), "x": spaces.Discrete(2)})}),
+        {"inside": {"player": [0.5], "x": 0}},
+        [0.5, 1, 0],
+        id="a reserved name inside another entry",
     ),
     pytest.param(
         spaces.Tuple((spaces.Discrete(2), spaces.Dict({"x": spaces.Box(-1, 1, (1,), np.float32)}))),

@@ -126,3 +126,11 @@ def test_arguments_that_are_refused(arguments: dict[str, Any], message: str) -> 
 def test_other_actions_are_refused() -> None:
     with pytest.raises(TypeError, match="a Q-network needs a Discrete space"):
         value_network(SPACES[0], SPACES[0], dueling=True)
+
+
+@pytest.mark.parametrize("arguments", [{"dueling": True}, {"noise": 0.5}, {"num_outputs": 3}])
+def test_residual_blocks_are_all_in_the_torso(arguments: dict[str, Any]) -> None:
+    """The last hidden layer is not a plain one of the streams then."""
+    model = value_network(*SPACES, hidden_sizes=(4, 4), residual=True, **arguments)
+    params = jax.eval_shape(model.init, KEY(), example_input(*SPACES))["params"]
+    assert {"wide_0", "wide_1"} < {*params["torso"]} and {*params} - {"torso"} == {"q", "value"} & {*params} != set()

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import jaxrl
 from jaxrl import pbt
-from jaxrl.parallel import data_parallel, make_mesh
+from jaxrl.parallel import data_parallel, env_axes, make_mesh
 from jaxrl.pbt.builder import ranges_of
-from jaxrl.pbt.population import RESAMPLED, Population
-from jaxrl.types import Agent, AgentState
+from jaxrl.pbt.population import RESAMPLED, RETURN, Population
+from jaxrl.types import Agent, AgentState, Mean
 
 SMALL: dict[str, Any] = {
     "num_envs": 2,
@@ -146,9 +146,25 @@ def test_copies_have_learners_of_their_parents_but_own_environments(ppo: Agent) 
             break
     child, parent = copied[0], int(state.learner.lineage.parent[int(state.learner.generation), copied[0]])
     take = lambda i, tree: jax.tree.map(lambda x: x[i], tree)  # noqa: E731
-    chex.assert_trees_all_equal(*(plain(take(i, state.learner.members)) for i in (child, parent)))
+    keys = np.asarray(jax.random.key_data(state.learner.members.key))
+    assert len(np.unique(keys, axis=0)) == 4  # a copy does not draw as its parent
+    members = state.learner.members._replace(key=jnp.zeros(4))
+    chex.assert_trees_all_equal(*(plain(take(i, members)) for i in (child, parent)))
     assert float(state.learner.score[child]) == float(state.learner.score[parent])
     assert not np.array_equal(state.actor.input.obs[child], state.actor.input.obs[parent])
+
+
+def test_members_step_with_other_keys_than_they_began_with(ppo: Agent, population: Agent) -> None:
+    """``init`` splits a member's key, and ``step`` folds numbers into it, which gives equal keys where the first are the same."""
+
+    def step(state: AgentState) -> Any:
+        return state._replace(learner=state.learner._replace(key=state.key)), {RETURN: Mean(jnp.zeros(()), jnp.zeros(()))}
+
+    functions = Population(ppo._replace(step=step), ranges_of(ppo, SPACE), 4, 3, 0.25, 8, None)
+    state = population.init(jax.random.key(5))
+    stepped = jax.random.key_data(jax.jit(functions.step)(state)[0].learner.members.key)
+    began = jax.random.key_data(functions._keys(state.key, jnp.arange(4)))
+    assert len(np.unique(np.concatenate([began, stepped]), axis=0)) == 8
 
 
 def test_a_member_that_diverges_stops_and_is_replaced(ppo: Agent) -> None:
@@ -241,6 +257,7 @@ def test_a_schedule_is_replayed(ppo: Agent) -> None:
         rates = wanted.learner.hyperparams._replace(learning_rate=jnp.float32(rate))
         wanted, _ = plain_step(wanted._replace(learner=wanted.learner._replace(hyperparams=rates)))
     chex.assert_trees_all_equal(plain(state), plain(wanted))
+    assert jaxrl.build(replayed.spec, num_envs=2).num_envs == 2
 
 
 def test_a_lineage_without_room_is_one_line(ppo: Agent) -> None:
@@ -266,6 +283,14 @@ def test_the_replay_of_a_copy_marks_that_its_next_rows_do_not_follow() -> None:
         chex.assert_trees_all_equal(plain(jax.tree.map(lambda x, i=i: x[i], marked)), plain(wanted))
     with pytest.raises(AssertionError):
         chex.assert_trees_all_equal(plain(marked), plain(members))
+
+
+def test_devices_divide_members_and_not_their_replay() -> None:
+    """A member's replay has an axis of environments too, behind that of members."""
+    dqn = jaxrl.make_dqn("CartPole-v1", num_envs=2, rollout_length=2, buffer_size=64, batch_size=4, learning_starts=8)
+    population = pbt.make(dqn, {"learning_rate": {"low": 1e-4, "high": 1e-2}}, members=4, axis_name="d")
+    axes = env_axes(population, jax.eval_shape(population.init, jax.random.key(0)))
+    assert {*jax.tree.leaves(axes.learner.members)} == {0}
 
 
 @pytest.mark.slow

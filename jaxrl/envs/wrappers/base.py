@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from jaxrl.envs.ids import Call, format_call
 from jaxrl.settings.aliases import nearest
-from jaxrl.spaces.goals import has_goals
+from jaxrl.spaces.goals import OBSERVATION, has_goals
 from jaxrl.types import Array, Env, HostEnv, Key, PyTree, RenderFn, TimeStep
 
 WRAPPERS: dict[str, Callable[..., Env]] = {}
@@ -119,7 +119,9 @@ def map_observations(env: Env, space: spaces.Space, function: Callable[[PyTree],
         return env_state, reached._replace(obs=function(reached.obs))
 
     compute_reward = env.compute_reward if has_goals(space) else None
-    return env._replace(reset=reset, step=step, observation_space=space, compute_reward=compute_reward)
+    symmetries = env.symmetries if isinstance(space, spaces.Dict) and OBSERVATION in space.spaces else None
+    changed: dict[str, Any] = {"observation_space": space, "compute_reward": compute_reward, "symmetries": symmetries}
+    return env._replace(reset=reset, step=step, **changed)
 
 
 def map_action(env: Env, space: spaces.Space, function: Callable[[Array], Array]) -> Env:

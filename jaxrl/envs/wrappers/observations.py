@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from jaxrl.envs.step_limits import step_limit
 from jaxrl.envs.wrappers.base import inside, map_observation, wrapper
 from jaxrl.settings.validation import check_count
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.entries import PLAYER_KEY, PRIVILEGED_KEY, RESERVED, has_privileged_state
+from jaxrl.spaces.entries import PLAYER_KEY, PRIVILEGED_KEY, RESERVED, byte_scale, has_privileged_state
 from jaxrl.spaces.goals import ACHIEVED, DESIRED, OBSERVATION
 from jaxrl.spaces.trees import zeros
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
@@ -59,14 +59,16 @@ def flat_box(space: spaces.Space) -> spaces.Box:
     return _box(*_flat_bounds(space, size_of))
 
 
-def _flat_bounds(space: spaces.Space, size_of: Callable[[spaces.Space], int]) -> tuple[np.ndarray, np.ndarray]:
+def _flat_bounds(
+    space: spaces.Space, size_of: Callable[[spaces.Space], int], hidden: Sequence[str] = RESERVED
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the low and high bounds of a value of ``space`` as flattened by ``encode_space``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = [_flat_bounds(part, size_of) for name, part in parts_of(space) if name not in RESERVED]
+        parts = [_flat_bounds(part, size_of, ()) for name, part in parts_of(space) if name not in hidden]
         low, high = (np.concatenate(side) for side in zip(*parts, strict=True))
         return low, high
     if isinstance(space, spaces.Box):
-        scale = np.float32(255 if space.dtype == np.uint8 else 1)
+        scale = np.float32(byte_scale(space) if space.dtype == np.uint8 else 1)
         return space.low.ravel().astype(np.float32) / scale, space.high.ravel().astype(np.float32) / scale
     size = size_of(space)
     return np.zeros(size, np.float32), np.ones(size, np.float32)

@@ -189,3 +189,9 @@ def test_connect_four_goes_on_in_the_labelled_positions() -> None:
     assert not over.any()
     assert not (found.good & ~np.asarray(obs["action_mask"], bool)).any()
     np.testing.assert_array_equal(np.asarray(obs["observation"]).sum((1, 2, 3)), [len(each) for each in found.played])
+
+
+def test_symmetries_go_where_they_do_not_fit() -> None:
+    name = "jaxrl:TicTacToe"
+    assert jaxrl.make_env(f"{name}|frame_stack(2)").symmetries is not None
+    assert jaxrl.make_env(f"{name}|flatten_observation").symmetries is None

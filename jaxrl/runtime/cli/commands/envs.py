@@ -25,9 +25,10 @@ List the environments for jaxrl train --env: the number in each family or, for
 a selection, ids with spaces and time limits (if at most 40 per backend).
 
 An id is NAME (gymnax: in JAX, on the same device as training) or BACKEND:NAME (envpool:
-in C++ on the CPU; gymnasium: in Python on the CPU; brax, craftax, jumanji, pgx and
-xminigrid: in JAX; jaxrl: small ones included in jaxrl). Options may follow: 'CartPole-v1?gravity=5.0'. A custom
-environment is MODULE:FUNCTION, and a custom gymnasium environment is gymnasium:MODULE:NAME.
+in C++ on the CPU; gymnasium and pettingzoo: in Python on the CPU; brax, craftax, jaxmarl,
+jumanji, pgx, playground and xminigrid: in JAX; jaxrl: small ones included in jaxrl).
+Options may follow: 'CartPole-v1?gravity=5.0'. A custom environment is MODULE:FUNCTION,
+and a custom gymnasium environment is gymnasium:MODULE:NAME.
 Wrappers of pure environments come last, the innermost first: 'CartPole-v1|frame_stack(4)|time_limit(200)'.
 
 try:
@@ -45,7 +46,7 @@ class Options:
     """Only ids that contain this text, ignoring case; with *, a pattern for the entire name. A family selects all its members.
     A full id with options or wrappers selects that environment."""
     backend: Annotated[str | None, shown_as("BACKEND", "all")] = None
-    """Only the environments of this backend: gymnax, envpool, gymnasium, jaxrl, brax, craftax, jumanji, pgx or xminigrid."""
+    """Only the environments of this backend, such as gymnax, envpool, gymnasium or jaxrl."""
     all: Flag = False
     """List every id, if neither a filter nor a backend is given."""
 
