@@ -143,7 +143,7 @@ class Population(NamedTuple):
             # Without the losses of the iteration in which a member diverges: the others continue.
             return after.learner._replace(hyperparams=()), after.actor, alive, only_if(alive, metrics)
 
-        # Members have keys of their own, since init used those of state.key.
+        # Those of state.key itself are used by init, which splits them.
         keys = self._keys(jax.random.fold_in(state.key, STREAM + 2), numbers)
         members, actor, alive, metrics = jax.vmap(one)(keys, learner.members, learner.hyperparams, state.actor, learner.alive)
         learner = self._scored(learner._replace(members=members, alive=alive), metrics)
