@@ -6,7 +6,8 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -231,6 +232,11 @@ def contents(folder: Path, first: str) -> list[str]:
     return sorted(
         path.name for path in folder.iterdir() if path.name not in (LOCK, WORKERS) and (path != leftover or path.is_dir())
     )
+
+
+def resume_command(folder: str, packages: Iterable[str]) -> str:
+    """Return the command that resumes a run, and trusts these packages."""
+    return shlex.join(["jaxrl", "train", "--resume", folder, *(word for name in packages for word in ("--trust", name))])
 
 
 def set_aside(path: Path) -> Path:

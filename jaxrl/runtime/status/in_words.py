@@ -6,11 +6,11 @@ Texts come from files that may be untrusted, so characters that could control a 
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxrl.runtime.console.progress import duration, number, short
+from jaxrl.runtime.logs.run_folder import resume_command
 from jaxrl.runtime.status.folder_status import AnyStatus, FolderStatus, OneStatus
 from jaxrl.runtime.status.process_state import LIVE, WELL
 from jaxrl.runtime.status.run_status import Checkpoint, Returns, RunStatus
@@ -90,7 +90,7 @@ def _of_run(run: RunStatus, now: float) -> Report:
         ("speed", speed_in_words(run)),
         ("returns", returns_in_words(run)),
         ("checkpoint", checkpoint_in_words(run.checkpoint, run.best, now)),
-        ("resume", resume_command(run) if run.state in RESUMABLE else ""),
+        ("resume", resume_command(run.folder, run.trust) if run.state in RESUMABLE else ""),
         *(("problem", problem) for problem in run.problems),
         *(
             ("" if index else "messages", f"{ago(message.time, now)}: {_last_line(message.text)}")
@@ -106,11 +106,6 @@ def _of_run(run: RunStatus, now: float) -> Report:
     if len(run.seeds) <= SHOWN_SEEDS:
         seeds += f" ({', '.join(map(str, run.seeds))})"
     return Report(printable(f"{run.folder}: {run.algorithm} · {run.environment} · {seeds}"), run.progress, sections)
-
-
-def resume_command(run: RunStatus) -> str:
-    trust = (word for name in run.trust for word in ("--trust", name))
-    return shlex.join(["jaxrl", "train", "--resume", run.folder, *trust])
 
 
 def _worker_row(

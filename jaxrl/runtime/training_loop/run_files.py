@@ -7,7 +7,6 @@ import csv
 import io
 import itertools
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ from jaxrl.runtime.logs.run_folder import (
     RunFolder,
     first_difference,
     plain,
+    resume_command,
     set_aside,
     what_counts,
 )
@@ -198,8 +198,7 @@ class RunFiles:
         if parts := unimportable_parts(self.agent.spec):
             keywords = ", ".join(f"{name}=…" for name in parts)
             return f"jaxrl.resume({os.fspath(self.folder.shown)!r}, {keywords})"
-        words = ["jaxrl", "train", "--resume", os.fspath(self.folder.shown)]
-        return shlex.join([*words, *(word for name in packages_outside(self.agent.spec) for word in ("--trust", name))])
+        return resume_command(os.fspath(self.folder.shown), packages_outside(self.agent.spec))
 
     def log(self, record: Record) -> None:
         if not current().is_first:
