@@ -91,7 +91,8 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], *, initial_carry: Callable[
 
     Args:
       make: function of ``nnx.Rngs`` that returns the module; its class, if it has no other arguments. The module is called as in
-        ``from_linen``. Dropout and noise are active only when the model is given a key.
+        ``from_linen``. Modules with ``deterministic``, such as dropout, are active only when the model is given a key; a module
+        that draws by itself draws the same without one.
       initial_carry: batch_size -> the carry at the start of an episode, leaves [B, ...]; None for a module without memory.
 
     Raises:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 
 from jaxrl.envs.checks.check_env import random_action
 from jaxrl.replay.dataset import Dataset, make_dataset
@@ -22,7 +24,7 @@ from jaxrl.runtime.logs.run_folder import read_config
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.settings.aliases import shortened
 from jaxrl.settings.validation import check_count
-from jaxrl.spaces.action_masks import allowed
+from jaxrl.spaces.action_masks import choices, some_allowed
 from jaxrl.types import Agent, Algorithm, Array, HostEnv, Key, Policy, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in
 
@@ -115,12 +117,21 @@ def behaving(agent: Agent, explore: bool, at_random: int) -> Algorithm:
         policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool = True, **planning: Any
     ) -> tuple[PyTree, Array, PyTree]:
         carry, action, _ = algorithm.act(policy, carry, inputs, env_id, fold_in(key, 0), explore=chosen, **planning)
-        drawn = jax.vmap(lambda key: random_action(agent.env.action_space, key))(fold_each(fold_in(key, 1), env_id))
-        drawn = allowed(drawn, inputs.obs, agent.env.action_space)
+        drawn = jax.vmap(partial(uniform_action, agent.env.action_space))(inputs.obs, fold_each(fold_in(key, 1), env_id))
         where = (env_id < at_random * max(1, agent.env.num_agents)).reshape(-1, *[1] * (action.ndim - 1))
         return carry, jnp.where(where, drawn.astype(action.dtype), action), {}
 
     return algorithm._replace(act=act)
+
+
+def uniform_action(space: spaces.Space, obs: PyTree, key: Key) -> Array:
+    """Return a random action for one observation, uniform over the actions that its mask allows."""
+    parts = choices(obs, space)
+    if not parts:
+        return random_action(space, key)
+    keys = jax.random.split(key, len(parts))
+    drawn = [jax.random.categorical(k, jnp.where(some_allowed(part), 0.0, -jnp.inf)) for k, part in zip(keys, parts, strict=True)]
+    return jnp.stack(drawn).reshape(space.shape or ())
 
 
 def rollouts(agent: Agent, policy: Policy, key: Key, seed: int) -> Generator[Rollout, None, None]:
