@@ -29,12 +29,8 @@ def split_mask(obs: PyTree) -> tuple[PyTree, Array | None]:
 def encode_space(space: spaces.Space, x: PyTree) -> Array:
     """Flatten a value of ``space`` to f32[..., features]: Discrete one-hot, uint8 scaled to [0, 1], Dict entries concatenated.
 
-    ``action_mask``, ``privileged_state`` and ``player`` of the observation itself, not of Dicts inside it, are left out.
+    ``action_mask``, ``privileged_state`` and ``player`` are left out.
     """
-    return _encoded(space, x, {*RESERVED})
-
-
-def _encoded(space: spaces.Space, x: PyTree, hidden: set[str]) -> Array:
     if isinstance(space, spaces.Discrete):
         return jax.nn.one_hot(x - int(space.start), int(space.n), dtype=jnp.float32)
     if isinstance(space, spaces.Box):
@@ -46,7 +42,7 @@ def _encoded(space: spaces.Space, x: PyTree, hidden: set[str]) -> Array:
         parts = [jax.nn.one_hot(x[..., i], int(n), dtype=jnp.float32) for i, n in enumerate(space.nvec.ravel())]
         return jnp.concatenate(parts, axis=-1)
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = [_encoded(part, x[name], set()) for name, part in entries_seen(space, hidden)]
+        parts = [encode_space(part, x[name]) for name, part in entries_seen(space, {*RESERVED})]
         if not parts:
             raise nothing_to_see(space)
         return jnp.concatenate(parts, axis=-1)

@@ -64,13 +64,12 @@ class Network(NamedTuple):
 def leaves(
     space: spaces.Space, path: tuple[str | int, ...] = (), *, privileged: bool = False
 ) -> Iterator[tuple[tuple[str | int, ...], spaces.Space]]:
-    """Yield (path, space) of the leaves of nested Dicts and Tuples in the order of ``encode_space``, without the observation's
-    ``action_mask``, ``player`` and, unless asked for, ``privileged_state``."""
+    """Yield (path, space) of the leaves of nested Dicts and Tuples in the order of ``encode_space``, without ``action_mask``,
+    ``player`` and, unless asked for, ``privileged_state``."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         yield path, space
         return
-    hidden = set[str]() if path else {*RESERVED} - ({PRIVILEGED_KEY} if privileged else set())
-    entries = entries_seen(space, hidden)
+    entries = entries_seen(space, {*RESERVED} - ({PRIVILEGED_KEY} if privileged else set()))
     found = [leaf for name, part in entries for leaf in leaves(part, (*path, name), privileged=privileged)]
     if not found:
         raise nothing_to_see(space)

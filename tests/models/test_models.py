@@ -230,12 +230,6 @@ ENCODINGS = [
         id="dict, by name, without its mask",
     ),
     pytest.param(
-        spaces.Dict({"inside": spaces.Dict({"player": spaces.Box(-1, 1, (1,), np.float32), "x": spaces.Discrete(2)})}),
-        {"inside": {"player": [0.5], "x": 0}},
-        [0.5, 1, 0],
-        id="a reserved name inside another entry",
-    ),
-    pytest.param(
         spaces.Tuple((spaces.Discrete(2), spaces.Dict({"x": spaces.Box(-1, 1, (1,), np.float32)}))),
         (0, {"x": [0.5]}),
         [1, 0, 0.5],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -59,12 +59,10 @@ def flat_box(space: spaces.Space) -> spaces.Box:
     return _box(*_flat_bounds(space, size_of))
 
 
-def _flat_bounds(
-    space: spaces.Space, size_of: Callable[[spaces.Space], int], hidden: Sequence[str] = RESERVED
-) -> tuple[np.ndarray, np.ndarray]:
+def _flat_bounds(space: spaces.Space, size_of: Callable[[spaces.Space], int]) -> tuple[np.ndarray, np.ndarray]:
     """Return the low and high bounds of a value of ``space`` as flattened by ``encode_space``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = [_flat_bounds(part, size_of, ()) for name, part in parts_of(space) if name not in hidden]
+        parts = [_flat_bounds(part, size_of) for name, part in parts_of(space) if name not in RESERVED]
         low, high = (np.concatenate(side) for side in zip(*parts, strict=True))
         return low, high
     if isinstance(space, spaces.Box):
