@@ -122,8 +122,6 @@ class CoreConfig(NetworkConfig):
                 object.__setattr__(self, name, getattr(self, name) or default)
             elif value := getattr(self, name):
                 raise ValueError(f"{name}={value} has no effect with core={self.core!r}: it is for core={core!r}")
-        if self.core is None and self.core_size != CoreConfig.core_size:
-            raise ValueError(f"core_size={self.core_size} has no effect without a core: add one, or leave it out")
         if self.attention_heads and self.core_size % self.attention_heads:
             raise ValueError(
                 f"attention_heads={self.attention_heads} does not divide core_size={self.core_size}, into equal parts for each "

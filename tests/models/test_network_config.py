@@ -80,7 +80,6 @@ def test_values_become_plain() -> None:
             r"hidden_sizes=\(8, 4\) must all be equal with residual=True",
         ),
         (NetworkConfig, {"residual": True, "hidden_sizes": ()}, r"residual=True has no effect with hidden_sizes=\(\)"),
-        (CoreConfig, {"core_size": 128}, "core_size=128 has no effect without a core: add one, or leave it out"),
         (NetworkConfig, {"use_previous": 1}, "use_previous=1 must be True or False"),
         (NetworkConfig, {"channel_multiplier": 0}, "channel_multiplier=0 must be an integer >= 1"),
         (NetworkConfig, {"embedding_size": 1.5}, "embedding_size=1.5 must be an integer >= 1"),
