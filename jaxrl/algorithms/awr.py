@@ -15,7 +15,6 @@ from gymnasium import spaces
 
 from jaxrl.algorithms.common.offline.advantage_weights import Binary, Exponential
 from jaxrl.algorithms.common.on_policy import act
-from jaxrl.builder.attempt import show
 from jaxrl.builder.components import resolve_replay
 from jaxrl.builder.config import ReplayConfig
 from jaxrl.builder.keywords import replay_keywords, split_keywords, with_keywords_of
@@ -54,8 +53,7 @@ class AWRConfig(ReplayConfig):
     weight: Exponential | Binary = Exponential(beta=1.0, limit=20.0)
     """Weight of an action in the policy's loss."""
     normalize_advantages: bool = True
-    """Scale advantages to mean 0 and standard deviation 1 within each batch, so that β does not depend on the reward's scale;
-    without effect on ``Binary``, which has no β and asks whether the advantage itself is positive."""
+    """Scale advantages to mean 0 and standard deviation 1 within each batch, so that β does not depend on rewards' scale."""
     replay: Uniform = added(Uniform())
     """How the first rows of sequences are drawn from replay, unless ``replay`` is a custom ``ReplayFn``."""
 
@@ -104,7 +102,7 @@ def awr_loss(
     output = setup.model.apply(params, (), flat)[1]
     policy, value = jax.tree.map(lambda x: x.reshape(len(valid) + 1, -1, *x.shape[1:]), (output.policy, output.value))
     advantage, target = jax.lax.stop_gradient(returns(batch, value, hp))
-    if setup.config.normalize_advantages and not isinstance(setup.config.weight, Binary):
+    if setup.config.normalize_advantages and not isinstance(setup.config.weight, Binary):  # which has no β
         advantage = standardized(advantage, valid, setup.axis_name)
     weight, policy = setup.config.weight.weights(advantage, hp), jax.tree.map(lambda x: x[:-1], policy)
     policy_loss, value_loss = -weight * policy.log_prob(action), 0.5 * (value[:-1] - target) ** 2
@@ -164,5 +162,5 @@ def make_awr(env: EnvLike, **keywords: Any) -> Agent:
     config, data = prepared.setup.config, prepared.setup.data
     replay = resolve_replay(parts["replay"], prepared.env, config, before=1, after=config.n_step, data=data)
     if replay.prioritised:
-        raise ValueError(f"replay={show(parts['replay'])} needs priorities, and AWR has no errors to compute them from")
+        raise ValueError("replay=… needs priorities, and AWR has no errors to compute them from")
     return prepared.bind(make_algorithm(ReplaySetup.from_setup(prepared.setup, replay=replay)))

@@ -385,7 +385,7 @@ def code_lines(algorithm: str) -> list[str]:
         ("mpo", 215),
         ("vmpo", 212),
         ("iql", 200),
-        ("awr", 137),
+        ("awr", 138),
         ("bc", 75),
         ("dt", 175),
         ("td3", 70),

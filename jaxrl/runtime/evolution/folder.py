@@ -24,8 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.runtime.evolution.settings import EvolutionSettings
-from jaxrl.runtime.logs.run_folder import contents
-from jaxrl.runtime.system.disk import absolute, lock_file, replacing, sync_folder, write_atomically
+from jaxrl.runtime.system.disk import absolute, lock_file, replacing, sync_folder, temporary, write_atomically
 
 RUN, STATE, ASKED, VERSIONS, LOGS, COMMITS = "run.json", "state.json", "asked.json", "versions", "logs", "commits"
 FORMAT = 1
@@ -82,7 +81,8 @@ class EvolutionFolder:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / RUN).exists():
             raise FileExistsError(f"{os.fspath(path)!r} holds an evolution already: use another folder")
-        if {*contents(folder, RUN)} - {VERSIONS, LOGS, COMMITS}:  # which a call that was killed leaves
+        leftovers = {VERSIONS, LOGS, COMMITS, *(temporary(folder / name).name for name in (RUN, STATE)), STATE}
+        if {*os.listdir(folder)} - leftovers:  # a call that was killed leaves these
             raise FileExistsError(f"{os.fspath(path)!r} is not empty, and holds no evolution: use another folder")
         for name in (VERSIONS, LOGS, COMMITS):
             (folder / name).mkdir(exist_ok=True)
