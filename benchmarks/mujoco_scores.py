@@ -19,9 +19,9 @@ CROSSQ = {**SAC, "critic": {"hidden_sizes": (512, 512)}}
 MPO = {**SAC, "samples": 5, "mean_kl": 0.01, "deviation_kl": 1e-4}
 """An update with the default of 20 samples takes 42 ms on one core of a Zen 4, and with 5 samples 16; SAC's takes 7. The narrower
 bounds of the defaults were slower on one seed: with 10 samples its return was 2,070 after 58,600 rows, and 3,270 with these.
-After 300,000 rows the greedy return of that seed was 5,610. Slower on it were 3-step returns (1,640 after 58,600 rows), a limit of
-1,000 on gradients (1,080 after 46,700 rows, where it had 1,780), normalised layers of the critics (920 there), and one critic with
-10 samples (−130 after 22,900)."""
+After 300,000 rows the greedy return of that seed was 5,610. Slower on it were 3-step returns (1,640 after 58,600 rows), a
+limit of 1,000 on gradients (1,080 after 46,700 rows, where it had 1,780), normalised layers of the critics (920 there), and one
+critic with 10 samples (-130 after 22,900)."""
 PQN: dict[str, Any] = {
     "num_envs": 64,
     "rollout_length": 32,
