@@ -140,25 +140,32 @@ def act(
     return carry, jnp.where(how.teacher_acts, shown, action), {}
 
 
-def observe(setup: QDaggerSetup, learner: QDaggerState, rollout: Rollout) -> QDaggerState:
-    """Add the rollout to the replay, and the returns of its episodes to those of who acted in all of their rows."""
-    taught, slot = teacher_acts(setup, learner), rollout.env_id % learner.returns.begun_by_teacher.shape[0]
+def who_began(begun_by_teacher: Array, rollout: Rollout, taught: Array) -> tuple[Array, Array]:
+    """Return whether the teacher began the episodes of the rows, bool[T, B], and those that continue, bool[num_envs]."""
+    slot = rollout.env_id % begun_by_teacher.shape[0]  # a device holds a contiguous share of the environments
 
     def forward(by_teacher: Array, anew: Array) -> tuple[Array, Array]:
         by_teacher = jnp.where(anew, taught, by_teacher)
         return by_teacher, by_teacher
 
-    begun_by_teacher, by_teacher = jax.lax.scan(forward, learner.returns.begun_by_teacher[slot], starts_anew(rollout))
+    last, of_rows = jax.lax.scan(forward, begun_by_teacher[slot], starts_anew(rollout))
+    return of_rows, begun_by_teacher.at[slot].set(last)
+
+
+def observe(setup: QDaggerSetup, learner: QDaggerState, rollout: Rollout) -> QDaggerState:
+    """Add the rollout to the replay, and the returns of its episodes to those of who acted in all of their rows."""
+    taught = teacher_acts(setup, learner)
+    of_teacher, begun_by_teacher = who_began(learner.returns.begun_by_teacher, rollout, taught)
     acting: EpisodeMean = jax.tree.map(partial(jnp.where, taught), learner.returns.teacher, learner.returns.student)
     rewards = jnp.where(rollout.valid, rollout.reward, 0.0)
-    counted_rows = by_teacher == taught
-    after, _ = add_rollout(acting, rollout, rewards, jnp.where(taught, 1.0, SMOOTHING), setup.axis_name, counted_rows)
+    own = of_teacher == taught  # episodes of one who acted in all of their rows
+    after, _ = add_rollout(acting, rollout, rewards, jnp.where(taught, 1.0, SMOOTHING), setup.axis_name, own)
 
     def counted(theirs: Array, before: EpisodeMean) -> EpisodeMean:
         return jax.tree.map(partial(jnp.where, theirs), after, before)._replace(running=after.running)
 
-    begun = learner.returns.begun_by_teacher.at[slot].set(begun_by_teacher)
-    returns = Returns(counted(taught, learner.returns.teacher), counted(~taught, learner.returns.student), begun)
+    means = counted(taught, learner.returns.teacher), counted(~taught, learner.returns.student)
+    returns = Returns(*means, begun_by_teacher)
     return store(setup, learner, rollout)._replace(returns=returns)
 
 

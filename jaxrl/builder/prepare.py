@@ -44,8 +44,8 @@ from jaxrl.types import Agent, Algorithm, Env, EnvLike, HostEnv, PyTree, Rollout
 
 C = TypeVar("C", bound=AgentConfig)
 
-SHAPE = jax.ShapeDtypeStruct((), jnp.float32)
-"""Argument of functions that are only traced. An array would initialise a JAX backend."""
+TRACED = jax.ShapeDtypeStruct((), jnp.float32)
+"""Argument for functions that are only traced. An array would initialise a JAX backend."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class PreparedAgent(Generic[C]):
         config = self.setup.config
         if self.setup.extra_losses or self.setup.intrinsic is not None:
             check = as_only_device(lambda _: self._check_parts(algorithm, batch), self.setup.axis_name)
-            jax.eval_shape(check, SHAPE)
+            jax.eval_shape(check, TRACED)
         if (replay := self.spec["parts"].get("replay")) is not None:
             hyperparams = merge_hyperparams(self.hyperparams, None)
             init = as_only_device(lambda _: algorithm.init(jax.random.key(0), hyperparams), self.setup.axis_name)
-            attempt(f"replay={brief(replay)}, which must store the rows of {self.env.name},", init, SHAPE)
+            attempt(f"replay={brief(replay)}, which must store the rows of {self.env.name},", init, TRACED)
         return bind(
             algorithm,
             self.env,

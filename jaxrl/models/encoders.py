@@ -34,7 +34,7 @@ def encode_space(space: spaces.Space, x: PyTree) -> Array:
     if isinstance(space, spaces.Discrete):
         return jax.nn.one_hot(x - int(space.start), int(space.n), dtype=jnp.float32)
     if isinstance(space, spaces.Box):
-        return _flat(space, x.astype(jnp.float32) / (byte_scale(space) if x.dtype == jnp.uint8 else 1.0))
+        return _flat(space, x.astype(jnp.float32) / byte_scale(space, x.dtype))
     if isinstance(space, spaces.MultiBinary):
         return _flat(space, x.astype(jnp.float32))
     if isinstance(space, spaces.MultiDiscrete):

@@ -50,7 +50,7 @@ def image_shape(space: spaces.Box, layout: str = "auto") -> tuple[int, int, int]
 
 def as_image(space: spaces.Box, x: Array, layout: str = "auto") -> Array:
     """Convert values of ``space`` to f32[..., height, width, channels]; uint8 is scaled to [0, 1]."""
-    x = x.astype(jnp.float32) / (byte_scale(space) if x.dtype == jnp.uint8 else 1.0)
+    x = x.astype(jnp.float32) / byte_scale(space, x.dtype)
     if len(space.shape) == 2:
         return x[..., None]
     return jnp.moveaxis(x, -3, -1) if layout_of(space, layout) == "CHW" else x

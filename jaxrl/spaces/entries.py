@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 
 from jaxrl.spaces.action_masks import MASK_KEY
@@ -66,9 +67,9 @@ def turn_sign(obs: PyTree, next_obs: PyTree) -> Array | float:
     return player_sign(obs) * player_sign(next_obs)
 
 
-def byte_scale(space: spaces.Box) -> float:
-    """Return the number by which networks divide observations of type uint8: the highest bound, which is 255 for images."""
-    return max(1.0, float(space.high.max()))
+def byte_scale(space: spaces.Box, dtype: Any) -> float:
+    """Return the number by which networks divide observations: for uint8 the highest bound, 255 for images; else 1."""
+    return max(1.0, float(space.high.max())) if dtype == np.uint8 else 1.0
 
 
 def entries_seen(space: spaces.Dict | spaces.Tuple, hidden: set[str]) -> list[tuple[Any, spaces.Space]]:

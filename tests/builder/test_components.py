@@ -354,7 +354,7 @@ def test_a_replay_of_other_rows() -> None:
 
 
 def test_equal_shares_of_a_batch() -> None:
-    """``data_parallel`` checks the sizes; a mapped axis of one's own does so when it is traced."""
+    """``data_parallel`` checks the sizes at once, and a custom mapped axis when it is traced."""
     agent = small_dqn(ENV, batch_size=33, replay_ratio=33.0, axis_name="d")
     states = jax.eval_shape(jax.vmap(agent.init, axis_name="d"), jax.random.split(jax.random.key(0), 2))
     with pytest.raises(ValueError, match="batch_size=33 must be a multiple of the 2 devices, which draw equal shares of a batch"):

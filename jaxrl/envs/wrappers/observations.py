@@ -66,7 +66,7 @@ def _flat_bounds(space: spaces.Space, size_of: Callable[[spaces.Space], int]) ->
         low, high = (np.concatenate(side) for side in zip(*parts, strict=True))
         return low, high
     if isinstance(space, spaces.Box):
-        scale = np.float32(byte_scale(space) if space.dtype == np.uint8 else 1)
+        scale = np.float32(byte_scale(space, space.dtype))
         return space.low.ravel().astype(np.float32) / scale, space.high.ravel().astype(np.float32) / scale
     size = size_of(space)
     return np.zeros(size, np.float32), np.ones(size, np.float32)

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.distributions import Categorical, MultiCategorical
 from jaxrl.envs.checks.check_env import random_action
+from jaxrl.models.heads import masked
 from jaxrl.replay.dataset import Dataset, make_dataset
 from jaxrl.replay.transitions import ReplayRow, replay_rows
 from jaxrl.rollout.collect import collect, init_actor
@@ -24,7 +26,6 @@ from jaxrl.runtime.logs.run_folder import read_config
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.settings.aliases import shortened
 from jaxrl.settings.validation import check_count
-from jaxrl.spaces.action_masks import choices, some_allowed
 from jaxrl.types import Agent, Algorithm, Array, HostEnv, Key, Policy, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in
 
@@ -125,13 +126,13 @@ def behaving(agent: Agent, explore: bool, at_random: int) -> Algorithm:
 
 
 def uniform_action(space: spaces.Space, obs: PyTree, key: Key) -> Array:
-    """Return a random action for one observation, uniform over the actions that its mask allows."""
-    parts = choices(obs, space)
-    if not parts:
-        return random_action(space, key)
-    keys = jax.random.split(key, len(parts))
-    drawn = [jax.random.categorical(k, jnp.where(some_allowed(part), 0.0, -jnp.inf)) for k, part in zip(keys, parts, strict=True)]
-    return jnp.stack(drawn).reshape(space.shape or ())
+    """Draw an action for one observation, uniformly from those that its mask allows."""
+    if isinstance(space, spaces.Discrete):
+        return Categorical(masked(jnp.zeros(int(space.n)), obs)).sample(key)
+    if isinstance(space, spaces.MultiDiscrete):
+        nvec = space.nvec.ravel().tolist()
+        return MultiCategorical.from_flat(masked(jnp.zeros(sum(nvec)), obs), nvec).sample(key).reshape(space.shape)
+    return random_action(space, key)
 
 
 def rollouts(agent: Agent, policy: Policy, key: Key, seed: int) -> Generator[Rollout, None, None]:

@@ -35,6 +35,8 @@ class Evaluations:
     """Time in seconds, without compilation."""
     seconds: float = 0.0
     """Seconds spent on evaluations."""
+    failure: Exception | None = None
+    """Error of an environment that ended an evaluation."""
 
     def evaluate(self, states: PyTree, trained: int, history: Sequence[Record], diverged: np.ndarray) -> Record:
         """Return the results of an evaluation if one is due, else NaN.
@@ -43,8 +45,7 @@ class Evaluations:
           trained: iterations of training so far.
           diverged: bool[num_seeds], seeds that get NaN.
 
-        If an environment fails, the results are NaN too, and ``Driver.failure`` is the reason to stop: training until then is
-        worth saving.
+        If an environment fails, the results are NaN too, and ``failure`` is why, so that what was trained can be saved first.
         """
         keys, plan = (EVALUATION_RETURN, EVALUATION_LENGTH), self.plan
         none = {key: np.full(len(diverged), np.nan) for key in (*keys, EVALUATION_LONGEST)} | {EVALUATION_EPISODES: 0}
@@ -54,7 +55,7 @@ class Evaluations:
         try:
             played = self.fetch(self.driver.evaluate(states, iteration, episodes, explore=plan.evaluation.eval_explore))
         except FAILURES as error:
-            self.driver.failure = error  # type: ignore[attr-defined]
+            self.failure = error
             return none
         self.seconds += self.clock() - begin
         took = {EVALUATION_LONGEST: np.asarray(played[1], np.float64).max(1), EVALUATION_EPISODES: episodes}

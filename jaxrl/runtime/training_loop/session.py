@@ -187,7 +187,7 @@ class Session:
     @property
     def failure(self) -> Exception | None:
         """Exception that ended training early, to be raised after everything is saved; None if there was none."""
-        return getattr(self.driver, "failure", None)
+        return getattr(self.driver, "failure", None) or self.evaluations.failure
 
     @property
     def iteration(self) -> int:
