@@ -78,6 +78,7 @@ def test_a_ready_transformation_is_not_changed() -> None:
         (optax.adamw, "optimizer=adamw must be an optax transformation, or a function of the hyperparameters"),
         (lambda: optax.adam(1e-3), "optimizer=<lambda> must be"),
         ("adam", "optimizer='adam' must be"),
+        ("", "optimizer='' must be"),
         (lambda hp: None, "it gave NoneType"),
         (lambda hp: optax.adam(hp.lr), "there is no hyperparameter 'lr'. It is called 'learning_rate' here"),
         (lambda hp: optax.lbfgs(hp.learning_rate), "This one fails with TypeError"),

@@ -142,6 +142,7 @@ def test_help_texts_come_from_the_fields() -> None:
         (["train", "ppo", "--env", ENV, "--learning-rate", "nan"], "learning_rate=nan is not allowed"),
         (["train", "ppo", "--env", ENV, "--out", __file__], "cannot be written to"),
         (["train", "ppo", "--env", ENV, "--out", str(ROOT)], "is not empty"),
+        (["train", "ppo", "--env", ENV, "--out", ""], "'' is not a path of a folder or file"),
         (["train", "dqn", "--env", "Pendulum-v1", "--out", "x"], "DQN needs a Discrete action space"),
     ],
 )

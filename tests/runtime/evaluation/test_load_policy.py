@@ -311,6 +311,16 @@ def test_seeds_take_in_turn_and_targets_follow_the_best(runs: Any) -> None:
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[[0, 1, 0]]), taken.learner.target_params, other)
 
 
+def test_a_source_has_no_effect_on_a_run_that_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agent, where = cartpole("ppo"), {"out": tmp_path / "run", "eval_every": 0, "tensorboard": False}
+    run(agent, 32, quiet=True, **where)
+    run(agent, 32, init_from=tmp_path / "none", **where)
+    note = "init_from has no effect, since the run is resumed: it began from new parameters\n"
+    assert note in capsys.readouterr().out
+    run(agent, 32, **where)
+    assert "init_from" not in capsys.readouterr().out
+
+
 def test_a_wrong_source_is_named_before_anything_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = cartpole("ppo")
     run(agent, 32, out=tmp_path / "unseen", eval_every=0, quiet=True, tensorboard=False)
