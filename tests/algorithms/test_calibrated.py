@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,14 @@ from tests.helpers.datasets import random_dataset
 
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
-DATA = {name: random_dataset(name) for name in ("Pendulum-v1", "CartPole-v1")}
+dataset = cache(random_dataset)
 """Episodes of 20 rows that terminate in turn; the others are cut off."""
 SMALL: dict[str, Any] = {"updates": 4, "batch_size": 16, "model": {"hidden_sizes": (8,)}, "anneal": False}
 
 
 def offline(env: str = "Pendulum-v1", algorithm: str = "sac", **settings: Any) -> Any:
     make = getattr(jaxrl, f"make_{algorithm}")
-    return make(env, data=DATA[env], **{**SMALL, **settings})
+    return make(env, data=dataset(env), **{**SMALL, **settings})
 
 
 def setup_of(agent: Any) -> Any:
@@ -75,7 +75,7 @@ def test_returns_bootstrap_where_an_episode_was_cut_off(gamma: float) -> None:
 
 def test_an_update_has_the_returns_of_its_rows() -> None:
     """Last observations have the least target critic's value of an action of the policy. γ is data: two in one program."""
-    agent, data = offline(conservative=CQL(calibrated=True, cloning_updates=6), policy_delay=2), DATA["Pendulum-v1"]
+    agent, data = offline(conservative=CQL(calibrated=True, cloning_updates=6), policy_delay=2), dataset("Pendulum-v1")
     setup, gammas = setup_of(agent), jnp.array([0.5, 0.97])
 
     def run(learner: Any, data: Any) -> Any:
@@ -107,7 +107,7 @@ def test_an_update_has_the_returns_of_its_rows() -> None:
 def test_rows_that_the_agent_collects_have_no_return() -> None:
     """Half of each batch is from the data, in the order of ``mixed_replay``."""
     sizes: dict[str, Any] = {"online": True, "num_envs": 2, "rollout_length": 8, "buffer_size": 64, "replay_ratio": 4.0}
-    agent, data = offline(**{**sizes, "updates": 100}, conservative=CQL(samples=2, calibrated=True)), DATA["Pendulum-v1"]
+    agent, data = offline(**{**sizes, "updates": 100}, conservative=CQL(samples=2, calibrated=True)), dataset("Pendulum-v1")
 
     def run(state: Any, data: Any) -> Any:
         after, metrics = agent.step(state, data)
@@ -126,7 +126,7 @@ def test_rows_that_the_agent_collects_have_no_return() -> None:
 @pytest.mark.slow
 def test_the_bound_raises_the_term() -> None:
     """With a reward of 100 at each step, it is above all values of new critics."""
-    rows = jax.device_get(DATA["Pendulum-v1"].rows())
+    rows = jax.device_get(dataset("Pendulum-v1").rows())
     data = make_dataset(rows._replace(reward=np.where(rows.valid, np.float32(100), 0)), jaxrl.make_env("Pendulum-v1"))
     gaps = []
     for calibrated in (False, True):
@@ -158,7 +158,7 @@ def test_the_weight_follows_the_threshold() -> None:
 
 def test_the_learnt_weight_is_state(tmp_path: Path) -> None:
     """Two thresholds in one program. A saved state continues bit for bit."""
-    agent, data = offline(conservative=LagrangeCQL(initial=0.5, learning_rate=0.1)), DATA["Pendulum-v1"]
+    agent, data = offline(conservative=LagrangeCQL(initial=0.5, learning_rate=0.1)), dataset("Pendulum-v1")
     thresholds = jnp.array([-100.0, 100.0])
     assert "multiplier" in agent.algorithm.transferable_fields
     step = jit(jax.vmap(agent.step, in_axes=(0, None)))
@@ -182,9 +182,9 @@ def test_a_weight_of_0_is_sac(env: str) -> None:
     """With the entropy in targets. The weight is data: another one in the same program differs."""
     agent = offline(env, conservative=CQL(backup_entropy=True))
     step = jit(jax.vmap(agent.step, in_axes=(0, None)))
-    states, _ = step(jax.vmap(lambda w: agent.init(KEY(), {"conservative_weight": w}))(jnp.array([0.0, 3.0])), DATA[env])
+    states, _ = step(jax.vmap(lambda w: agent.init(KEY(), {"conservative_weight": w}))(jnp.array([0.0, 3.0])), dataset(env))
     plain = offline(env)
-    expected, metrics = jit(plain.step)(plain.init(KEY()), DATA[env])
+    expected, metrics = jit(plain.step)(plain.init(KEY()), dataset(env))
     found = states.learner._replace(hyperparams=(), key=())
     assert_close(jax.tree.map(lambda x: x[0], found), expected.learner._replace(hyperparams=(), key=()), atol=1e-4)
     kernels = [jax.tree.leaves(x.params.critic)[-1] for x in (states.learner, expected.learner)]
@@ -193,7 +193,7 @@ def test_a_weight_of_0_is_sac(env: str) -> None:
 
 
 def test_a_weight_of_0_is_dqn() -> None:
-    agent, plain, data = offline("CartPole-v1", "dqn", conservative="cql"), offline("CartPole-v1", "dqn"), DATA["CartPole-v1"]
+    agent, plain, data = offline("CartPole-v1", "dqn", conservative="cql"), offline("CartPole-v1", "dqn"), dataset("CartPole-v1")
     assert agent.hyperparams.conservative_weight == 1.0
     found, _ = jit(agent.step)(agent.init(KEY(), {"conservative_weight": 0.0}), data)
     expected, _ = jit(plain.step)(plain.init(KEY()), data)
@@ -212,7 +212,7 @@ def test_a_weight_of_0_is_dqn() -> None:
     ],
 )
 def test_options_learn_and_have_a_spec(settings: dict[str, Any]) -> None:
-    agent, data = offline(**settings), DATA["Pendulum-v1"]
+    agent, data = offline(**settings), dataset("Pendulum-v1")
     state, metrics = jit(agent.step)(agent.init(KEY()), data)
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(state.learner.params))
     assert np.isfinite(float(metrics["losses/conservative_gap"].sum))
@@ -228,7 +228,7 @@ def test_a_term_without_data_learns_from_replay() -> None:
 
 
 def test_cql_is_sac_with_all_of_it_but_what_is_given() -> None:
-    data = DATA["Pendulum-v1"]
+    data = dataset("Pendulum-v1")
     agent = jaxrl.make_cql("Pendulum-v1", data=data, batch_size=16, learning_rate=0.5, model={"activation": "tanh"})
     network = {"hidden_sizes": (256, 256, 256), "activation": "tanh"}
     settings = {**SETTINGS, "batch_size": 16, "learning_rate": 0.5, "model": network}

@@ -13,19 +13,8 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.checks.check_host import NUM_ENVS, Say, host_problems
-from jaxrl.envs.checks.validate import (
-    EnvError,
-    abstract,
-    abstract_key,
-    bits,
-    choice_problems,
-    explain,
-    find_problems,
-    mask_problems,
-    outside,
-    picture_problem,
-    same,
-)
+from jaxrl.envs.checks.space_problems import abstract, choice_problems, mask_problems
+from jaxrl.envs.checks.validate import EnvError, abstract_key, bits, explain, find_problems, outside, picture_problem, same
 from jaxrl.settings.validation import check_count
 from jaxrl.spaces.action_masks import MASK_KEY, allowed
 from jaxrl.spaces.goals import ACHIEVED, DESIRED

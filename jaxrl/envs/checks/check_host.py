@@ -13,7 +13,8 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.checks.validate import EnvError, abstract, choice_problems, explain, mismatches, outside, picture_problem, same
+from jaxrl.envs.checks.space_problems import abstract, choice_problems
+from jaxrl.envs.checks.validate import EnvError, explain, mismatches, outside, picture_problem, same
 from jaxrl.rollout.agents import all_over, of_each_agent
 from jaxrl.spaces.action_masks import allowed
 from jaxrl.types import HostEnv, HostEnvs, HostStep, PyTree

@@ -10,15 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.envs.checks.space_problems import (
+    ACTIONS,
+    OBSERVATIONS,
+    abstract,
+    nested_name_problems,
+    player_problems,
+    space_problems,
+)
 from jaxrl.envs.host import SLACK, bounds_of, parts_of
-from jaxrl.spaces.action_masks import MASK_KEY, choices, nothing_allowed
-from jaxrl.spaces.entries import PLAYER_KEY
 from jaxrl.spaces.goals import ACHIEVED, DESIRED, GOAL_KEYS
-from jaxrl.spaces.trees import show_shapes, zeros
+from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Env, HostEnv, PyTree, TimeStep
-
-OBSERVATIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
-ACTIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete)
 
 CONTROL_FLOW = (
     jax.errors.ConcretizationTypeError,
@@ -53,70 +56,21 @@ def find_problems(env: Env | HostEnv) -> list[str]:
         raise TypeError(
             f"expected a jaxrl.types.Env or HostEnv, not {type(env).__name__}; jaxrl.make_env(id) makes one from an id"
         )
-    problems = _space_problems("observation_space", env.observation_space, OBSERVATIONS)
-    problems += _space_problems("action_space", env.action_space, ACTIONS)
+    problems = space_problems("observation_space", env.observation_space, OBSERVATIONS)
+    problems += space_problems("action_space", env.action_space, ACTIONS)
+    problems += nested_name_problems(env.observation_space)
     limit = env.max_episode_steps
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         problems.append(f"max_episode_steps={limit!r} must be an integer >= 1, or None for no limit")
     agents = env.num_agents
     if isinstance(agents, bool) or not isinstance(agents, int) or agents < 0:
         return [*problems, f"num_agents={agents!r} must be an integer >= 1, or 0 for an environment of one agent"]
-    problems += _player_problems(env)
+    problems += player_problems(env)
     if isinstance(env, Env):
         problems += _params_problems(env.params) or _function_problems(env)
     if env.compute_reward is not None:
         problems += _goal_problems(env)
     return problems
-
-
-def _space_problems(space_name: str, space: Any, supported: tuple[type, ...]) -> list[str]:
-    if not isinstance(space, supported):
-        names = ", ".join(kind.__name__ for kind in supported)
-        return [f"{space_name} is {space!r}: use one of gymnasium.spaces' {names}"]
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        labelled = [(f"{space_name}[{name!r}]", part) for name, part in parts_of(space)]
-        return [problem for label, part in labelled for problem in _space_problems(label, part, supported)]
-    if isinstance(space, spaces.Box):
-        dtype = np.dtype(space.dtype)
-        if dtype.itemsize > 4 or dtype.kind not in "fiub":
-            return [f"{space_name} has dtype {dtype}; JAX computes in 32 bits: use Box(..., dtype=np.float32) or a smaller type"]
-        if space_name == "action_space" and dtype.kind != "f":
-            return [f"action_space is a Box of {dtype}: use Discrete or MultiDiscrete for integers, or a Box of np.float32"]
-    if space_name == "action_space" and isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
-        return [f"action_space starts at {space.start}; jaxrl counts actions from 0: leave `start` out, and add it inside step"]
-    return []
-
-
-def mask_problems(env: Env | HostEnv) -> list[str]:
-    """Return the problem of a mask that does not fit the action space. Only a custom model may use it."""
-    space = env.observation_space
-    if not isinstance(space, spaces.Dict) or MASK_KEY not in space.spaces:
-        return []
-    mask = abstract(space[MASK_KEY])
-    if mask is None or choices({MASK_KEY: jax.tree.map(lambda x: np.zeros(x.shape), mask)}, env.action_space):
-        return []
-    return [
-        f"observation_space[{MASK_KEY!r}] is {space[MASK_KEY]}, and action_space {env.action_space}: a mask has one entry for "
-        "each action, MultiBinary(n) for Discrete(n); for MultiDiscrete MultiBinary(sum(nvec)), or a Tuple of one per dimension"
-    ]
-
-
-def _player_problems(env: Env | HostEnv) -> list[str]:
-    """Check that a game says whose move it is, and that nothing else does; see ``Env.players``."""
-    space, players = env.observation_space, env.players
-    if isinstance(players, bool) or players not in (1, 2):
-        return [f"players={players!r} must be 1, or 2 for a game of two players who take turns"]
-    found = space.spaces.get(PLAYER_KEY) if isinstance(space, spaces.Dict) else None
-    if players == 2 and env.num_agents:
-        return [f"players=2 with num_agents={env.num_agents}: a game has one lane for both players, so leave num_agents out"]
-    if players == 2 and found != spaces.Discrete(2):
-        return [
-            f"players=2 needs observations that say whose move it is, and observation_space is {space}: use a Dict with "
-            f"{PLAYER_KEY!r}: Discrete(2)"
-        ]
-    if players == 1 and found is not None:
-        return [f"observation_space has {PLAYER_KEY!r}, which is for games of two players: set players=2, or rename the entry"]
-    return []
 
 
 def _goal_problems(env: Env | HostEnv) -> list[str]:
@@ -130,7 +84,7 @@ def _goal_problems(env: Env | HostEnv) -> list[str]:
         ]
     achieved, desired = (abstract(entries[name]) for name in (ACHIEVED, DESIRED))
     if achieved is None or desired is None:
-        return []  # reported by _space_problems
+        return []  # reported by space_problems
     if wrong := mismatches(f"observation_space[{ACHIEVED!r}]", achieved, desired, f"observation_space[{DESIRED!r}]"):
         return [f"{wrong[0]}, since hindsight replay uses achieved goals as desired ones"]
     try:
@@ -144,14 +98,6 @@ def _goal_problems(env: Env | HostEnv) -> list[str]:
         for name, dtype, value in zip(("reward", "terminated"), ("float32", "bool"), out, strict=True)
         if (getattr(value, "shape", None), str(getattr(value, "dtype", None))) != ((), dtype)
     ]
-
-
-def choice_problems(when: str, obs: PyTree, action_space: spaces.Space, ended: Any = False) -> list[str]:
-    """Return the problem of observations [...] whose mask forbids every action although the episode has not ended."""
-    none_allowed = nothing_allowed(obs, action_space)
-    if none_allowed is None or not np.any(np.asarray(none_allowed) & ~np.asarray(ended)):
-        return []
-    return [f"{MASK_KEY} forbids every action {when}: allow one in each dimension, or terminate the episode there"]
 
 
 def _params_problems(params: PyTree) -> list[str]:
@@ -237,15 +183,6 @@ def _time_step_problems(time_step: TimeStep, num_agents: int) -> list[str]:
 
 def abstract_key() -> jax.ShapeDtypeStruct:
     return jax.eval_shape(lambda: jax.random.key(0))
-
-
-def abstract(space: spaces.Space, num_agents: int = 0) -> PyTree | None:
-    """Return shapes and dtypes of a value of ``space`` in JAX, of each agent's if there are several; None if the space is not
-    supported."""
-    try:
-        return jax.eval_shape(lambda: zeros(space, (num_agents,) * (num_agents > 0)))
-    except (AttributeError, TypeError):
-        return None
 
 
 def _trace(name: str, function: Callable[..., Any], problems: list[str], *args: Any) -> Any:

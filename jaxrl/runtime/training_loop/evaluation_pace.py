@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.envs.checks.validate import abstract, abstract_key
+from jaxrl.envs.checks.space_problems import abstract
+from jaxrl.envs.checks.validate import abstract_key
 from jaxrl.runtime.logs.records import EVALUATION_EPISODES, EVALUATION_LONGEST, Record
 from jaxrl.types import Env, HostEnv
 from jaxrl.xla.private_jax import NotInThisJax, jaxprs_in_params

@@ -20,7 +20,8 @@ from jaxrl import envs
 from jaxrl.envs import check_env, family_of, list_envs, make_env
 from jaxrl.envs.backends import jaxmarl as backend
 from jaxrl.envs.checks.check_env import COMPILE_FAST
-from jaxrl.envs.checks.validate import find_problems, mask_problems
+from jaxrl.envs.checks.space_problems import mask_problems
+from jaxrl.envs.checks.validate import find_problems
 from jaxrl.types import Env
 
 real = pytest.mark.skipif(

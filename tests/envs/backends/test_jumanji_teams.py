@@ -15,7 +15,8 @@ import jaxrl
 from jaxrl.envs import check_env, make_env
 from jaxrl.envs.backends import jumanji as backend
 from jaxrl.envs.checks.check_env import COMPILE_FAST
-from jaxrl.envs.checks.validate import find_problems, mask_problems
+from jaxrl.envs.checks.space_problems import mask_problems
+from jaxrl.envs.checks.validate import find_problems
 from jaxrl.types import Env
 
 jumanji = pytest.importorskip("jumanji")

@@ -14,7 +14,8 @@ from gymnasium import spaces
 from jaxrl.envs import check_env, list_envs, make_env
 from jaxrl.envs.backends import craftax
 from jaxrl.envs.checks.check_env import COMPILE_FAST
-from jaxrl.envs.checks.validate import find_problems, mask_problems
+from jaxrl.envs.checks.space_problems import mask_problems
+from jaxrl.envs.checks.validate import find_problems
 from jaxrl.types import Env
 
 BACKENDS = ("craftax", "jumanji", "xminigrid")

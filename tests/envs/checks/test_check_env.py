@@ -16,8 +16,7 @@ import jaxrl
 from jaxrl.envs import EnvError, check_env, make_env, validate_env
 from jaxrl.envs.checks.check_env import _render_problems
 from jaxrl.types import Env, HostEnv, HostStep, TimeStep
-from tests.helpers import probes
-from tests.helpers.hosted import hosted
+from tests.helpers.env_problems import problems
 
 
 class State(NamedTuple):
@@ -55,13 +54,6 @@ def changed(**changes):
         return state, time_step._replace(**{name: change(time_step) for name, change in changes.items()})
 
     return make(step=other_step)
-
-
-def problems(env, check=check_env):
-    with pytest.raises(EnvError) as caught:
-        check(env)
-    assert all(problem in str(caught.value) for problem in caught.value.problems)
-    return caught.value.problems
 
 
 def test_a_good_environment_passes():
@@ -335,55 +327,6 @@ def test_discrete_observations_out_of_range():
     check_env(env._replace(observation_space=spaces.Discrete(6)))
     (problem,) = problems(env._replace(observation_space=spaces.Discrete(5)))
     assert "the obs after a step is 5, outside observation_space's [0, 4]" in problem
-
-
-def masked(change=lambda mask, reached: mask, truncated=False, **fields):
-    """Return the probe of two choices, with another mask at the first observation and at those that a step reached.
-
-    A forbidden action breaks it.
-    """
-    env = probes.two_choices()
-
-    def with_mask(obs, reached):
-        return {**obs, "action_mask": change(jnp.ones_like(obs["action_mask"]).at[jnp.array([0, 3])].set(0), reached)}
-
-    def masked_reset(key, params):
-        state, obs = env.reset(key, params)
-        return state, with_mask(obs, False)
-
-    def masked_step(key, state, action, params):
-        state, reached = env.step(key, state, action, params)
-        wrong = (action[0] == 0) | (action[1] == 1)
-        reward, ended = jnp.where(wrong, jnp.nan, 0.0), reached.terminated
-        return state, TimeStep(with_mask(reached.obs, True), reward, ended & (not truncated), ended & truncated)
-
-    return env._replace(reset=masked_reset, step=masked_step, **fields)
-
-
-def nothing_once_reached(mask, reached):
-    return jnp.zeros_like(mask) if reached else mask
-
-
-def no_second(mask, reached):
-    return mask.at[2:].set(0)
-
-
-@pytest.mark.parametrize("where", [lambda env: env, pytest.param(hosted, marks=pytest.mark.slow)], ids=["pure", "host"])
-def test_a_mask_that_forbids_every_action(where):
-    """This is allowed at the end. The check plays allowed actions."""
-    check_env(where(masked()), steps=8)
-    check_env(where(masked(nothing_once_reached)), steps=8)
-    for env, when in ((masked(no_second), "after reset"), (masked(nothing_once_reached, truncated=True), "after a step")):
-        found = problems(where(env), lambda env: check_env(env, steps=8))
-        assert f"action_mask forbids every action {when}: allow one in each dimension, or terminate the episode there" in found
-
-
-def test_a_mask_that_does_not_fit_the_actions():
-    for actions in (spaces.MultiDiscrete([2, 2]), spaces.MultiDiscrete([3, 3]), spaces.Box(-1, 1, (5,))):
-        for env in (masked(action_space=actions), hosted(masked(action_space=actions))):
-            (problem,) = problems(env)
-            assert problem.startswith("observation_space['action_mask'] is MultiBinary(5), and action_space ")
-            assert "MultiBinary(n) for Discrete(n)" in problem
 
 
 def test_steps_must_be_positive():
