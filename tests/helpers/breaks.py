@@ -102,7 +102,7 @@ BREAKS = (
         "envs/wrappers/actions.py",
         "min(max_steps, env.max_episode_steps or max_steps)",
         "max_steps",
-        "envs/wrappers/test_wrappers",
+        "envs/wrappers/test_actions",
     ),
 )
 
