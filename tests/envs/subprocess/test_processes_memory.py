@@ -134,7 +134,7 @@ except OSError as error:
             "too many open files to start another process: use fewer workers, or raise the limit of 24 (ulimit -n)",
         ),
         (
-            "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))",
+            "sys.dont_write_bytecode = True\nresource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))",
             2,
             "0.0 MiB of memory to share with workers could not be allocated (File too large): use fewer environments, or ",
         ),

@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,7 @@ def test_sigkill_at_any_moment_leaves_a_whole_step(tmp_path: Path) -> None:
 
 
 def _save_with_small_files(folder: str, said: Any) -> None:
+    sys.dont_write_bytecode = True  # Python would import what the limit cuts off
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))  # writing fails as on a full disk
     try:
         save(folder, {"x": jax.random.normal(jax.random.key(0), (100_000,))}, 3)

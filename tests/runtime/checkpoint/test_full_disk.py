@@ -11,13 +11,16 @@ import pytest
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.chaos import progress
 
-# A limit on the size of files replaces a full disk: it applies to this process, but not to the pipes that it writes to.
+# A limit on the size of files replaces a full disk: it applies to this process, but not to the pipes that it writes to. Bytecode is
+# not written, because Python would import what the limit cut off.
 SCRIPT = """
 import resource, sys
 from pathlib import Path
 from jaxrl.runtime.cli.main import guarded
 from jaxrl.runtime.run import run
 from tests.helpers.agents import cartpole
+
+sys.dont_write_bytecode = True
 
 def set_limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
@@ -52,6 +55,7 @@ import jax.numpy as jnp
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, steps
 from jaxrl.runtime.checkpoint.store import save
 
+sys.dont_write_bytecode = True
 folder, state = sys.argv[1], {str(i): jnp.full(1000, i) for i in range(60)}
 save(folder, {"a": jnp.ones(1000)}, 1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
