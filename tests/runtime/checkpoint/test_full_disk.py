@@ -11,8 +11,8 @@ import pytest
 from tests.helpers.paths import ROOT
 from tests.helpers.processes.chaos import progress
 
-# A limit on the size of files replaces a full disk: it applies to this process, but not to the pipes that it writes to. Bytecode is
-# not written, because Python would import what the limit cut off.
+# A limit on the size of files replaces a full disk: it applies to this process, but not to the pipes that it writes to.
+# Bytecode is not written, because Python would import what the limit cut off.
 SCRIPT = """
 import resource, sys
 from pathlib import Path
