@@ -19,6 +19,7 @@ ACTIONS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete)
 
 
 def space_problems(space_name: str, space: Any, supported: tuple[type, ...]) -> list[str]:
+    """Return the problems of a space's kind, dtype and start, and those of its parts."""
     if not isinstance(space, supported):
         names = ", ".join(kind.__name__ for kind in supported)
         return [f"{space_name} is {space!r}: use one of gymnasium.spaces' {names}"]
