@@ -72,7 +72,7 @@ def allowed(action: Any, obs: PyTree, action_space: spaces.Space) -> Any:
 
 
 def is_allowed(action: Any, obs: PyTree, action_space: spaces.Space) -> Any:
-    """Compare actions, [..., *shape], with the mask: bool[...], true where it allows them. None if there is no mask."""
+    """Return whether the mask allows actions [..., *shape], as bool[...]; None if there is no mask."""
     parts = choices(obs, action_space)
     if not parts:
         return None

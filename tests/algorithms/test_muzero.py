@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.algorithms.common.planning.latent_model import (
-    LatentModel,
-    turn_values,
-)
+from jaxrl.algorithms.common.planning.latent_model import LatentModel, turn_values
 from jaxrl.algorithms.common.planning.tree_search import Gumbel
 from jaxrl.algorithms.muzero import make_muzero, reanalyzed, search_all
 from jaxrl.envs.checks.check_env import COMPILE_FAST

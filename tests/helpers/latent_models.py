@@ -9,11 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrl
-from jaxrl.algorithms.common.planning.latent_model import (
-    LatentModel,
-    LatentParams,
-    Support,
-)
+from jaxrl.algorithms.common.planning.latent_model import LatentModel, LatentParams, Support
 from jaxrl.models.dynamics.latent import DynamicsOutput, PredictionOutput
 from jaxrl.types import Model
 

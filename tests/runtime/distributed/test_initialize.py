@@ -43,7 +43,7 @@ def test_copies_of_jaxrl_that_differ_are_told_apart(monkeypatch: pytest.MonkeyPa
 
     def meet(*arguments: Any) -> None:
         given.append(arguments)
-        raise TimeoutError("nobody came")
+        raise TimeoutError("no process joined")
 
     monkeypatch.setattr(start, "_check_unused", lambda: None)
     monkeypatch.setattr(start, "roll_call", meet)
@@ -59,7 +59,7 @@ def test_copies_of_jaxrl_that_differ_are_told_apart(monkeypatch: pytest.MonkeyPa
         lambda: (tmp_path / "notes.txt").write_text("a"),
     ):
         change()
-        with pytest.raises(TimeoutError, match="nobody came"):
+        with pytest.raises(TimeoutError, match="no process joined"):
             jaxrl.parallel.initialize(num_processes=2, process_id=1)
     assert {secret for *_, secret in given} == {b"0123456789abcdef"}
     digests = [about["source of jaxrl"] for _, about, *_ in given]

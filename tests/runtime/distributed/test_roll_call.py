@@ -112,7 +112,7 @@ def test_a_rank_that_cannot_be_is_a_strangers(changes: dict[str, Any]) -> None:
 
 
 def test_a_report_of_nothing_but_brackets_is_a_strangers() -> None:
-    """It is signed correctly where there is no secret."""
+    """Without a secret such a report has a valid signature."""
     meeting = Meeting()
     stranger, nonce = meeting.come()
     body = '{"about": ' + "[" * 60_000
