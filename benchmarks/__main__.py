@@ -15,6 +15,7 @@ from benchmarks.arguments import RESULTS, make_parser
 from benchmarks.cases import CASES, GROUPS
 from benchmarks.experiment import Experiment
 from benchmarks.experiments import EXPERIMENTS
+from benchmarks.mujoco_report import mujoco_table
 from benchmarks.peer import PEERS, PeerError
 from benchmarks.protocol import WorkerError
 from benchmarks.report import render
@@ -178,6 +179,7 @@ def documents(out: Path) -> dict[Path, dict[str, str]]:
         Path("README.md"): {"algorithms": algorithm_table(scores), "speed": peer_table(newest(speed), README_CASES)},
         Path("docs/results.md"): {
             "scores": score_table(scores),
+            "mujoco": mujoco_table(scores),
             "speed": peer_table(speed),
             "measurements": render(out, with_scores=False).rstrip(),
         },

@@ -12,6 +12,7 @@ import pytest
 from benchmarks import reproductions, sparklines
 from benchmarks.__main__ import main
 from benchmarks.experiment import Experiment
+from benchmarks.mujoco_report import mujoco_table
 from benchmarks.score_report import score_table
 from benchmarks.scores import run_experiment
 from docs import hooks
@@ -51,6 +52,25 @@ def test_only_short_rows_with_a_lower_limit_are_drawn() -> None:
     results = {name: json.loads(Path(f"benchmarks/results/scores/{name}.json").read_text()) for name in drawn}
     assert len(drawn) > 20 and max(result["train_seconds"] for result in results.values()) < reproductions.SHORT
     assert not any(result["experiment"].get("data") or "≥" not in result["asked"] for result in results.values())
+
+
+@pytest.mark.parametrize(
+    ("results", "cells"),
+    [
+        ([], ["–", "–", "–"]),
+        ([("sac-halfcheetah", 300_032, 8211.0)], ["300,032", "8211.0 [8211.0, 8211.0]", "within or above"]),
+        (
+            [("sac-mujoco-halfcheetah-1m", 1_000_000, 8210.0), ("sac-halfcheetah", 300_032, 9000.0)],
+            ["1,000,000", "8210.0 [8210.0, 8210.0]", "below"],
+        ),
+    ],
+)
+def test_scores_of_mujoco_beside_those_of_other_libraries(results: list[tuple[str, int, float]], cells: list[str]) -> None:
+    """A score with a million steps takes the place of one with fewer; CleanRL has 9,635 ± 1,424."""
+    found = [{"name": name, "total_steps": steps, "mean": x, "interval": [x, x]} for name, steps, x in results]
+    lines = [line for line in mujoco_table(found).splitlines() if line.startswith("| SAC       | HalfCheetah")]
+    steps, score, cleanrl, *_, verdict = [cell.strip() for cell in lines[0].split("|")[3:-1]]
+    assert len(lines) == 1 and [steps, score, verdict] == cells and cleanrl == "9,635 ± 1,424"
 
 
 @pytest.mark.slow
