@@ -208,6 +208,13 @@ def check_seeds(seeds: int | Sequence[int]) -> list[int]:
     return listed
 
 
+def check_seed(name: str, seed: Any) -> int:
+    """Check that a seed is an integer in the range that ``jax.random.key`` distinguishes, and return it as a Python integer."""
+    if not 0 <= (checked := _check_whole(name, seed, None)) < 2**32:
+        raise ValueError(f"{name}={shortened(seed)} must be between 0 and 2**32 - 1")
+    return checked
+
+
 def check_switches(**switches: Any) -> None:
     """Check that all values are True or False."""
     for name, value in switches.items():

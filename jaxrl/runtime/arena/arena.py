@@ -14,7 +14,7 @@ from jaxrl.runtime.arena.entrants import entrant_of
 from jaxrl.runtime.arena.games import play_games, schedule
 from jaxrl.runtime.arena.names import RANDOM
 from jaxrl.runtime.arena.ratings import intervals, ratings, tables
-from jaxrl.settings.validation import check_count
+from jaxrl.settings.validation import check_count, check_seed
 from jaxrl.types import Env, EnvLike
 
 
@@ -65,10 +65,11 @@ def arena(
     if check_count("games", games) % 2:
         raise ValueError(f"games={games} must be even: half of them are with the sides exchanged")
     check_count("opening_moves", opening_moves, at_least=0)
+    key = jax.random.key(check_seed("seed", seed))
     entrants = [entrant_of(game, name, player) for name, player in named.items()]
     plan = schedule(len(entrants), games)
     program = jax.jit(partial(play_games, game, entrants, games=plan, opening_moves=opening_moves))
-    played = program([entrant.policy for entrant in entrants], key=jax.random.key(seed))
+    played = program([entrant.policy for entrant in entrants], key=key)
     return results_of([*named], np.asarray(played.episodic_return), plan.first, plan.second)
 
 

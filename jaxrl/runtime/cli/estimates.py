@@ -28,20 +28,21 @@ def report_values(results: Sequence[RunValues], settings: dict[str, Any], file: 
     if file == "-":
         sys.stdout.write(text)
         return
+    if file:
+        absolute(file).write_text(text, encoding="utf-8")  # it may be /dev/null or a pipe
     how = "exploring" if settings["explore"] else "greedy"
     print(f"estimated values of {how} {settings['which']} policies, discounted and without a time limit\n")
     rows = []
     for result in results:
-        for seed, found in zip(result.seeds, result.estimates, strict=True):
+        for seed, found, gamma in zip(result.seeds, result.estimates, result.gammas, strict=True):
             value, error = (number(x, found.value) for x in (found.value, found.standard_error))
-            rows.append([result.run, result.algorithm, str(seed), value, error, f"{result.gamma:g}"])
+            rows.append([result.run, result.algorithm, str(seed), value, error, f"{gamma:g}"])
     show_table(COLUMNS, rows)
     for result in results:
         print(f"{result.run}: {result.about}")
         if result.diverged:
             print(f"{result.run}: without the seeds {', '.join(map(str, result.diverged))}, which diverged")
     if file:
-        absolute(file).write_text(text, encoding="utf-8")  # it may be /dev/null or a pipe
         print(f"\nwritten to {file}")
 
 
@@ -52,8 +53,9 @@ def as_json(results: Sequence[RunValues], settings: dict[str, Any]) -> dict[str,
 
     runs = [
         {
-            **{name: getattr(result, name) for name in ("run", "algorithm", "iteration", "gamma", "seeds", "diverged")},
+            **{name: getattr(result, name) for name in ("run", "algorithm", "iteration", "seeds", "diverged")},
             "trained_with": result.versions,
+            "gamma_per_seed": result.gammas,
             "value_per_seed": [found.value for found in result.estimates],
             "standard_error_per_seed": [found.standard_error for found in result.estimates],
             "values": [found.values for found in result.estimates],

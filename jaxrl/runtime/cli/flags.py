@@ -183,13 +183,12 @@ class PlayOptions:
 
     def check(self) -> None:
         """Raise ValueError for an option outside its range, before anything is loaded."""
-        from jaxrl.settings.validation import check_count
+        from jaxrl.settings.validation import check_count, check_seed
 
         check_count("episodes", self.episodes)
         if self.max_steps is not None:
             check_count("max_steps", self.max_steps)
-        if not 0 <= self.eval_seed < 2**32:
-            raise ValueError(f"eval_seed={self.eval_seed} must be between 0 and 2**32 - 1")
+        check_seed("eval_seed", self.eval_seed)
 
 
 def refuse_switch_values(args: Sequence[str], switches: Collection[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -118,6 +119,9 @@ def guarded(command: Callable[[], int]) -> int:
 
 def run_and_exit(command: Callable[[], int] | None = None) -> None:
     """Entry point of a process: run the command line, or another command, and exit with its code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows ? for what it lacks
     warnings.formatwarning = lambda message, *_, **__: f"jaxrl: {message}\n"  # the line of code does not help users
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, leave_while_loading)

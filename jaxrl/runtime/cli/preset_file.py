@@ -26,7 +26,7 @@ def named_preset(name: str, algorithm: str | None = None) -> Preset:
 
 def read_preset(path: str, algorithm: str | None = None) -> Preset:
     """Read a file with the entries ``algorithm, env, total_steps, seeds`` and the table ``[settings]``."""
-    from jaxrl.runtime.search.settings_file import check_algorithm, read_toml, refuse_unknown
+    from jaxrl.runtime.search.settings_file import check_algorithm, checked_env, read_toml, refuse_unknown
     from jaxrl.settings.validation import check_count
 
     entries = read_toml(path, "preset")
@@ -35,11 +35,13 @@ def read_preset(path: str, algorithm: str | None = None) -> Preset:
     found, settings = str(entries["algorithm"]), entries.get("settings", {})
     if algorithm not in (None, found):
         raise ValueError(f"{path} is for {found}: use jaxrl train {found} --preset {path}")
-    if not isinstance(settings, Mapping):
-        raise TypeError(f"{path}: settings must be a table")
     total_steps, num_seeds = (check_count(name, entries.get(name, 1)) for name in ("total_steps", "seeds"))
     plain = plain_settings(path, found, settings)
-    return Preset(path, found, entries["env"], plain, total_steps, num_seeds, published="a file")
+    try:
+        env = checked_env(entries["env"])
+    except TypeError as error:
+        raise TypeError(f"{path}: {error}") from None
+    return Preset(path, found, env, plain, total_steps, num_seeds, published="a file")
 
 
 def plain_settings(path: str, algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from jaxrl.runtime.evaluation.load_policy import load_policy
 from jaxrl.runtime.logs.run_folder import read_config
 from jaxrl.runtime.samplers.sampler import HostSampler
 from jaxrl.settings.aliases import shortened
-from jaxrl.settings.validation import check_count
+from jaxrl.settings.validation import check_count, check_seed
 from jaxrl.types import Agent, Algorithm, Array, HostEnv, Key, Policy, PyTree, Rollout, StepInput
 from jaxrl.xla.fast_random import fold_in
 
@@ -88,8 +88,11 @@ def collect_dataset(
     """
     which, share = share_at_random(policy)
     rows, num_envs = check_count("rows", rows), check_count("envs", num_envs)
+    collect_seed = check_seed("collect_seed", collect_seed)
     loaded = load_policy(run, seed=seed, which=which, trust=trust)
     agent = playing_agent(read_config(run), env_id, trust)
+    if isinstance(agent.env, HostEnv):
+        agent = agent._replace(env=agent.env._replace(open=agent.env.open_eval or agent.env.open))  # raw rewards, whole games
     at_random = round(share * num_envs)
     if share and not 0 < at_random <= num_envs - (share < 1):
         raise ValueError(f"policy={policy!r} needs more environments than num_envs={num_envs}, to have some of both kinds")

@@ -140,7 +140,7 @@ def check_target(path: str | os.PathLike[str]) -> None:
     """Raise an error for a path that ``save_dataset`` cannot write to, before any work."""
     text = os.fspath(path)
     if text.startswith(MINARI):
-        import_package("minari", text, extra="minari")
+        _check_new_minari(text)
     elif not text.endswith(".npz"):
         raise ValueError(f"{text} must end in .npz, or be minari:NAMESPACE/NAME-v0")
     else:
@@ -230,6 +230,17 @@ def _tree(values: Any) -> PyTree:
 
 
 # ----------------------------------------------------------------------------------------------------------------------- writers
+
+
+def _check_new_minari(text: str) -> None:
+    minari = import_package("minari", text, extra="minari")
+    dataset_id = text.removeprefix(MINARI)
+    try:
+        minari.dataset.minari_dataset.parse_dataset_id(dataset_id)
+    except (TypeError, ValueError):
+        raise ValueError(f"{text} must be {MINARI}NAMESPACE/NAME-v0") from None
+    if dataset_id in minari.list_local_datasets():
+        raise FileExistsError(f"{text} exists: name another version, or delete it with minari delete {dataset_id}")
 
 
 def _write_minari(dataset_id: str, data: Dataset) -> None:

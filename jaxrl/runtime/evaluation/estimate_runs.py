@@ -29,7 +29,8 @@ class RunValues(NamedTuple):
     algorithm: str
     iteration: int
     """Iteration of the policies."""
-    gamma: float
+    gammas: list[float]
+    """The discount for each of the seeds."""
     seeds: list[int]
     estimates: list[FittedQEvaluation]
     """One for each of the seeds."""
@@ -73,7 +74,9 @@ def estimate_run(
     sound = finite_seeds(saved.policies) & ~saved.diverged
     if not sound.any():
         raise ValueError(f"{name!r} has no policy to evaluate: its seeds {saved.seeds} all diverged")
-    discount = config["agent"]["settings"].get("gamma", DISCOUNT) if gamma is None else gamma
+    usual = config["agent"]["settings"].get("gamma", DISCOUNT)
+    gammas = [each.get("gamma", usual) if gamma is None else gamma for each in saved.hyperparams]
+    discounts = [each for each, plays in zip(gammas, sound, strict=True) if plays]
     playing, diverged = (np.array(saved.seeds)[these].tolist() for these in (sound, ~sound))
     begin(f"{name}: values of {len(playing)} polic{'ies' if len(playing) > 1 else 'y'} from {data.info.rows:,} rows")
     estimates = []
@@ -83,7 +86,7 @@ def estimate_run(
             say(f"seed {seed}: {done:,} of {updates:,} updates, value {np.nanmean(values):.4g}")
 
         policy = LoadedPolicy(saved.agent, jax.tree.map(lambda x, i=row: x[i], saved.policies), seed=seed, step=saved.step)
-        given: dict[str, Any] = {"gamma": discount, "updates": updates, "explore": explore, "progress": tell}
+        given: dict[str, Any] = {"gamma": gammas[row], "updates": updates, "explore": explore, "progress": tell}
         estimates.append(fitted_q_evaluation(policy, data, **given))
-    found = (name, algorithm_name(saved.agent.spec), saved.step, float(discount), playing, estimates, diverged)
+    found = (name, algorithm_name(saved.agent.spec), saved.step, discounts, playing, estimates, diverged)
     return RunValues(*found, config.get("versions", {}), chosen(run, which, saved.step))

@@ -60,6 +60,8 @@ class RunScore(NamedTuple):
     """Description of the policies, with the recorded scores of the run's other policies."""
     warning: str | None = None
     """Set if the greedy evaluations of the run are far below its training returns."""
+    hyperparams: Sequence[dict[str, float]] = ()
+    """For each of the seeds the hyperparameters that the run changed."""
 
     @property
     def returns(self) -> np.ndarray:
@@ -113,7 +115,8 @@ def evaluate_run(
     played = jax.tree.map(np.asarray, play(agent, policies, playing, settings, say))
     found = (name, algorithm_name(agent.spec), agent.env.name, saved.step, playing, played, diverged)
     about, warning = chosen(run, which, saved.step), greedy_warning(run)
-    return RunScore(*found, config.get("versions", {}), config["run"]["eval_explore"], about, warning)
+    changed = [each for each, plays in zip(saved.hyperparams, sound, strict=True) if plays]
+    return RunScore(*found, config.get("versions", {}), config["run"]["eval_explore"], about, warning, changed)
 
 
 def playing_agent(config: dict[str, Any], env_id: str | None = None, trust: str | Iterable[str] = ()) -> Agent:

@@ -22,7 +22,7 @@ from jaxrl.runtime.evaluation.chosen_policy import chosen, greedy_warning
 from jaxrl.runtime.evaluation.loaded_policy import LoadedPolicy
 from jaxrl.runtime.logs.files import read_records
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, Record
-from jaxrl.runtime.logs.run_folder import BEST, CHECKPOINTS, read_config
+from jaxrl.runtime.logs.run_folder import BEST, CHECKPOINTS, changed_hyperparams, read_config
 from jaxrl.runtime.system.disk import absolute
 from jaxrl.runtime.system.warn import warn
 from jaxrl.spaces.trees import realize_space
@@ -72,7 +72,7 @@ def load_policy(
     best = int(np.argmax(saved.returns))
     policy = jax.tree.map(lambda x: jnp.asarray(x)[best], saved.policies)
     about = "; ".join(filter(None, (chosen(run, which, saved.step), greedy_warning(run))))
-    keywords: dict[str, Any] = {"explore": explore, "key": key, "about": about}
+    keywords: dict[str, Any] = {"explore": explore, "key": key, "which": which, "about": about}
     if search:
         keywords["search"] = searched_env(saved.agent, read_config(run))
     return LoadedPolicy(saved.agent, policy, seed=saved.seeds[best], step=saved.step, **keywords)
@@ -101,6 +101,8 @@ class SavedPolicies(NamedTuple):
     """f64[num_members], returns of the last evaluation up to that iteration; −inf if there is none."""
     diverged: np.ndarray
     """bool[num_members]: True if the member had diverged by then and is frozen in its state before that."""
+    hyperparams: list[dict[str, float]]
+    """For each member the hyperparameters that the run changed."""
 
 
 def load_policies(
@@ -128,7 +130,8 @@ def load_policies(
     policies = jax.tree.map(lambda x: np.asarray(x)[np.array(rows)], policies)
     records = read_records(absolute(run), step, len(trained))
     diverged = np.asarray(records[-1]["diverged"], bool)[rows] if records else np.zeros(len(rows), bool)
-    return SavedPolicies(agent, policies, [trained[row] for row in rows], step, _evaluated(records, rows), diverged)
+    found = (agent, policies, [trained[row] for row in rows], step, _evaluated(records, rows), diverged)
+    return SavedPolicies(*found, [changed_hyperparams(config, row) for row in rows])
 
 
 def rebuild(config: dict[str, Any], trust: str | Iterable[str], parts: Mapping[str, Any]) -> Agent:

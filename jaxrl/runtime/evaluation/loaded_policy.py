@@ -45,6 +45,7 @@ class LoadedPolicy:
         step: int,
         explore: bool = False,
         key: Key | None = None,
+        which: str = "last",
         about: str = "",
         search: Env | None = None,
     ) -> None:
@@ -52,6 +53,8 @@ class LoadedPolicy:
         self.action_space: spaces.Space = agent.env.action_space
         self.policy, self.seed, self.step = policy, seed, step
         """Parameters, and the seed and iteration that they come from."""
+        self.which = which
+        """"best" or "last", as in ``load_policy``; "last" if the run has no best policies."""
         self.about = about
         """Description, with scores of this and the run's other policies, and a warning if greedy ones are far below training."""
         self.explore = explore

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 CAPTION = 24
 """Height of the caption, in pixels."""
 
+FASTEST = {".gif": 50, ".mp4": 240}
+"""Extension -> pictures per second, at most."""
+
 PAPER, INK = "#ffffff", "#24292f"
 
 
@@ -49,7 +52,7 @@ def check_film(out: str | os.PathLike[str], fps: float) -> Path:
     path = at_home(out)
     if path.suffix.lower() not in WRITERS:
         raise ValueError(f"out={os.fspath(out)!r} must end in {' or '.join(WRITERS)}")
-    fastest = 50 if path.suffix.lower() == ".gif" else 240
+    fastest = FASTEST[path.suffix.lower()]
     if not 0.1 <= fps <= fastest:
         raise ValueError(f"fps={fps:g} must be a number from 0.1 to {fastest} for a {path.suffix[1:].upper()}")
     if path.suffix.lower() == ".mp4":

@@ -187,6 +187,23 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return config
 
 
+def damaged(folder: str, name: str) -> ValueError:
+    """Return the error for a file of a run, sweep or search that cannot be read."""
+    return ValueError(f"{folder!r} cannot be read: its {name} is damaged. Restore it from a copy")
+
+
+def changed_hyperparams(config: Mapping[str, Any], member: int) -> dict[str, Any]:
+    """Return the hyperparameters that a run changed for one of its members."""
+    changed = config["run"].get("hyperparams") or {}
+    return {name: values[member] if isinstance(values, list) else values for name, values in changed.items()}
+
+
+def learns_offline(config: Mapping[str, Any]) -> bool:
+    """Return whether a run learns from a dataset alone. Its steps are then updates."""
+    agent = config["agent"]
+    return "data" in agent.get("parts", {}) and not agent.get("settings", {}).get("online")
+
+
 def _is_at(file: TextIO, path: Path) -> bool:
     """Return whether an open file is still the one at ``path``: another run may have ended and deleted it in the meantime."""
     try:

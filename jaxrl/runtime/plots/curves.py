@@ -12,7 +12,8 @@ import numpy as np
 from jaxrl.builder.spec import algorithm_name, brief
 from jaxrl.envs.ids import DEFAULT_BACKEND, format_id, parse_id
 from jaxrl.runtime.logs.read_runs import Run
-from jaxrl.runtime.plots.draw import Curve
+from jaxrl.runtime.logs.run_folder import changed_hyperparams, learns_offline
+from jaxrl.runtime.plots.draw import UPDATES_NAME, X_NAME, Curve
 
 ALGORITHM, ENV, RUN = "algorithm", "environment", "run"
 """Properties of every curve in addition to its settings. RUN is only present if nothing else distinguishes two curves."""
@@ -105,13 +106,20 @@ def _without_repeated_seeds(group: CurveGroup) -> list[CurveGroup]:
 
 def facts_of(config: Mapping[str, Any], column: int) -> Facts:
     """Return the properties in ``config.json`` of the seed in a column of the records."""
-    agent, changed = config["agent"], config["run"].get("hyperparams") or {}
-    settings = {**agent.get("settings", {}), **{name: x[column] if isinstance(x, list) else x for name, x in changed.items()}}
+    agent = config["agent"]
+    settings = {**agent.get("settings", {}), **changed_hyperparams(config, column)}
     return {
         ALGORITHM: algorithm_name(agent),
         ENV: env_name(agent.get("env")),
         **{name: text for part in (settings, agent.get("parts", {})) for name, text in flatten(part).items()},
     }
+
+
+def x_axis_name(groups: Sequence[CurveGroup]) -> str:
+    """Return the unit of the curves' steps."""
+    offline = {learns_offline(member.run.config) for group in groups for member in group.members}
+    names = [name for name, wanted in ((X_NAME, False), (UPDATES_NAME, True)) if wanted in offline]
+    return " or ".join(names)
 
 
 def env_name(env: Any) -> str:

@@ -118,7 +118,7 @@ def summarise(curve: Curve, *, metric: str = "iqm", level: float = 0.95) -> Band
     return Band(curve, *seed_interval(curve.values, metric=metric, strata=curve.strata, level=level))
 
 
-def draw_curves(bands: Sequence[Band], path: Path, *, ylabel: str, caption: str, title: str = "") -> None:
+def draw_curves(bands: Sequence[Band], path: Path, *, ylabel: str, caption: str, title: str = "", xlabel: str = X_NAME) -> None:
     """Draw one panel per environment, a line with its band per curve (one seed: a line), and a legend for all.
 
     The file has an extension from ``FORMATS``; the caption describes lines and bands, in one line.
@@ -147,7 +147,7 @@ def draw_curves(bands: Sequence[Band], path: Path, *, ylabel: str, caption: str,
         dress(
             axes,
             max(band.curve.steps[-1] for band in shown),
-            xlabel=X_NAME if place + columns >= len(panels) else "",
+            xlabel=xlabel if place + columns >= len(panels) else "",
             ylabel=ylabel if place % columns == 0 else "",
         )
         if len(panels) > 1:

@@ -24,8 +24,8 @@ class SearchProgress:
         self._out, self._total = Screen(None) if quiet else screen(), num_trials
         console = None if self._out.is_gone else terminal(file=cast(TextIO, self._out))
         self._begun = self._last = time.perf_counter()
-        self._before: int | None = None
-        """Env steps at the first boundary of this process."""
+        self._before: tuple[int, int] | None = None
+        """Env steps, and trials that had ended, at the first boundary of this process."""
         self._bar: Any = None
         self.note(title)
         if console is not None:
@@ -56,14 +56,14 @@ class SearchProgress:
         parts = [f"{min(done, self._total)}/{self._total} trials"]
         if trials.complete and not math.isnan(best := trials.score(trials.complete[0])):
             parts.append(f"best {number(best, abs(best))} (trial {trials.complete[0].number})")
-        trained, elapsed = env_steps - (self._before or 0), time.perf_counter() - self._begun - compile_seconds
-        if self._before is None:
-            self._before = env_steps
-        elif trained > 0 and elapsed > 0:
+        self._before = self._before or (env_steps, done)
+        trained, ended = env_steps - self._before[0], done - self._before[1]
+        elapsed = time.perf_counter() - self._begun - compile_seconds
+        if trained > 0 and elapsed > 0:
             parts.append(f"{short(trained / elapsed)} env steps/s")
         parts.append(f"{short(env_steps)} env steps")
-        if done and trials.running:
-            parts.append(f"ETA {duration(elapsed / done * max(0, self._total - done))}")
+        if ended and trials.running:
+            parts.append(f"ETA {duration(elapsed / ended * max(0, self._total - done))}")
         return "  ".join(parts)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jaxrl.builder.spec import check_env_id
 from jaxrl.runtime.logs.live_status import live_status
-from jaxrl.runtime.logs.run_folder import LOCK, contents, first_difference, plain
+from jaxrl.runtime.logs.run_folder import LOCK, contents, damaged, first_difference, plain
 from jaxrl.runtime.search.lanes.lanes import build
 from jaxrl.runtime.search.lanes.remote_lanes import Jobs, open_remote_lanes
 from jaxrl.runtime.search.log import MANIFEST
@@ -162,7 +162,10 @@ def _check_same(folder: Path, shown: str, entries: Any) -> None:
     if not path.exists():
         write_atomically(path, json.dumps({"search": entries}, indent=2) + "\n")
         return
-    there = parse_json(read_regular(path))["search"]
+    try:
+        there = parse_json(read_regular(path))["search"]
+    except (ValueError, KeyError, TypeError):
+        raise damaged(shown, MANIFEST) from None
     if difference := first_difference(there, entries):
         raise FileExistsError(
             f"out={shown!r} holds another search: {difference} here. Name another folder, or use that search's file"

@@ -14,6 +14,7 @@ from jaxrl.runtime.search.halving import Rungs
 from jaxrl.runtime.search.settings_file import (
     check_algorithm,
     check_structure,
+    checked_env,
     checked_setting,
     grid_names,
     read_toml,
@@ -113,7 +114,7 @@ def read_search(
     try:
         return SearchFile(
             algorithm,
-            _checked_env(entries["env"]),
+            checked_env(entries["env"]),
             check_count("total_steps", entries["total_steps"]),
             _checked_seeds(entries.get("seeds", 4)),
             {name: checked_setting(algorithm, name, value) for name, value in settings.items()},
@@ -123,12 +124,6 @@ def read_search(
         )
     except (TypeError, ValueError) as error:
         raise type(error)(f"{shown}: {error}") from error
-
-
-def _checked_env(env: Any) -> str:
-    if not isinstance(env, str):
-        raise TypeError(f'env = {env!r} must be an id, such as "CartPole-v1"')
-    return env
 
 
 def _checked_seeds(seeds: Any) -> tuple[int, ...]:

@@ -36,12 +36,25 @@ def read_toml(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
 
 
 def check_algorithm(shown: str, entries: Mapping[str, Any], needed: Sequence[str], import_rule: Callable[[str], None]) -> None:
-    """Check that a file has the ``needed`` entries, and names an algorithm, which ``import_rule`` may register."""
+    """Check that a file has the ``needed`` entries, tables where they belong, and the name of an algorithm, which ``import_rule``
+    may register."""
     if missing := [name for name in needed if name not in entries]:
         raise ValueError(f"{shown} lacks {', '.join(missing)}")
-    import_rule(str(entries["algorithm"]))
-    if entries["algorithm"] not in ALGORITHMS:
-        raise ValueError(f"{shown}: {unknown_algorithm(str(entries['algorithm']))}")
+    for name in ("settings", "grid"):
+        if not isinstance(entries.get(name, {}), Mapping):
+            raise TypeError(f"{shown}: {name} = {entries[name]!r} must be a table, [{name}]")
+    algorithm = entries["algorithm"]
+    if not isinstance(algorithm, str):
+        raise TypeError(f'{shown}: algorithm = {algorithm!r} must be the name of one, such as "ppo"')
+    import_rule(algorithm)
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"{shown}: {unknown_algorithm(algorithm)}")
+
+
+def checked_env(env: Any) -> str:
+    if not isinstance(env, str):
+        raise TypeError(f'env = {env!r} must be an id, such as "CartPole-v1"')
+    return env
 
 
 def checked_setting(algorithm: str, name: str, setting: Any) -> Any:

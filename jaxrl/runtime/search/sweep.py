@@ -21,11 +21,12 @@ from jaxrl.algorithms.presets import words
 from jaxrl.interpreter import python_command
 from jaxrl.registry import ALGORITHMS
 from jaxrl.runtime.logs.live_status import live_status
-from jaxrl.runtime.logs.run_folder import contents, plain
+from jaxrl.runtime.logs.run_folder import contents, damaged, plain
 from jaxrl.runtime.search.settings_file import (
     check_algorithm,
     check_data_of,
     check_structure,
+    checked_env,
     checked_setting,
     grid_names,
     read_toml,
@@ -102,8 +103,7 @@ def _checked(sweep: SweepFile) -> SweepFile:
             raise ValueError(f"[grid] {name} = {values!r} holds {repeated[0]!r} twice")
     check_members(check_seeds(sweep.seeds))
     check_switches(eval_explore=sweep.eval_explore)
-    if not isinstance(sweep.env, str):
-        raise TypeError(f'env = {sweep.env!r} must be an id, such as "CartPole-v1"')
+    checked_env(sweep.env)
     check_data_of(sweep.algorithm, sweep.data)
     total_steps, episodes = check_count("total_steps", sweep.total_steps), check_count("eval_episodes", sweep.eval_episodes)
     plain = replace(sweep, total_steps=total_steps, eval_episodes=episodes, settings=settings, grid=grid)
@@ -147,12 +147,15 @@ class Manifest:
         self.sweep = plain({field.name: getattr(sweep, field.name) for field in fields(SweepFile)})
         self.jobs, self.done = [job.name for job in expand(sweep)], list[str]()
         if self.path.exists():
-            found = parse_json(read_regular(self.path))
             older = {"eval_explore": False, "data": None}  # manifests from before these entries
-            is_other = {**older, **found["sweep"]} != self.sweep
-            if is_other and (found["done"] or (folder / JOBS).exists()):  # a file corrected before anything ran is accepted
+            try:
+                found = parse_json(read_regular(self.path))
+                recorded, self.done = {**older, **found["sweep"]}, [*found["done"]]
+            except (ValueError, KeyError, TypeError):
+                raise damaged(str(folder), MANIFEST) from None
+            has_begun = bool(self.done) or (folder / JOBS).exists()  # a file corrected before anything ran is accepted
+            if recorded != self.sweep and has_begun:
                 raise FileExistsError(f"out={str(folder)!r} holds another sweep: name another folder, or use that sweep's file")
-            self.done = found["done"]
         elif folder.exists() and contents(folder, MANIFEST):
             raise FileExistsError(f"out={str(folder)!r} is not empty, and holds no sweep: name another folder")
         folder.mkdir(parents=True, exist_ok=True)

@@ -152,14 +152,18 @@ def progress_in_words(run: RunStatus) -> str:
     if run.rows is None:
         return ""
     of = f" of {run.total_steps:,}" if run.total_steps else ""
-    steps = f"{run.rows:,}{of} steps per seed"
+    steps = f"{run.rows:,}{of} {'updates' if run.offline else 'steps'} per seed"
     iterations = f"iteration {run.iteration:,}" + (f" of {run.iterations:,}" if run.iterations else "")
     after = "" if run.seconds is None else f" after {duration(run.seconds)}"
     return ", ".join(filter(None, [_percent(run.progress), steps, iterations])) + after
 
 
+def unit_of(run: RunStatus) -> str:
+    return "updates" if run.offline else "env steps"
+
+
 def speed_in_words(run: RunStatus) -> str:
-    speed = "" if run.steps_per_second is None else f"{short(run.steps_per_second)} env steps/s"
+    speed = "" if run.steps_per_second is None else f"{short(run.steps_per_second)} {unit_of(run)}/s"
     eta = "" if run.eta_seconds is None else f"ETA {duration(run.eta_seconds)}"
     return ", ".join(filter(None, [speed, eta]))
 
@@ -196,7 +200,7 @@ def _line(run: RunStatus) -> str:
         "" if run.rows is None else f"step {run.rows:,}{of}",
         f"return {_spread(run.training_return)}" if run.training_return else "",
         f"evaluation {_spread(run.evaluation_return)}" if run.evaluation_return else "",
-        f"{short(run.steps_per_second)} env steps/s" if run.steps_per_second is not None and run.state in LIVE else "",
+        f"{short(run.steps_per_second)} {unit_of(run)}/s" if run.steps_per_second is not None and run.state in LIVE else "",
         f"{sum(worker.restarts for worker in run.workers)} restarts" if run.workers else "",
         "" if run.state in LIVE else run.reason,
     ]

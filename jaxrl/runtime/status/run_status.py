@@ -26,6 +26,7 @@ from jaxrl.runtime.logs.run_folder import (
     STATUS,
     TENSORBOARD,
     WORKERS,
+    learns_offline,
     plain,
     read_config,
     without_nan,
@@ -80,6 +81,8 @@ class RunStatus:
     """The seeds that diverged."""
     trust: list[str] = field(default_factory=list)
     """Packages that a command which resumes the run names with --trust."""
+    offline: bool = False
+    """True if it learns from a dataset alone: all steps and rows are then updates."""
     rows: int | None = None
     """Rows per seed so far."""
     total_steps: int | None = None
@@ -156,6 +159,7 @@ def read_run_status(folder: Path, shown: str, now: float) -> RunStatus:
         seeds=run["seeds"],
         diverged=[seed for seed, lost in zip(run["seeds"], last.get("diverged", ()), strict=False) if lost],
         trust=_packages(agent),
+        offline=learns_offline(config),
         rows=rows,
         total_steps=total,
         iteration=last.get("iteration"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.runtime.logs.live_status import StatusFile, read_status_file
-from jaxrl.runtime.logs.run_folder import STATUS
+from jaxrl.runtime.logs.run_folder import STATUS, damaged
 from jaxrl.runtime.search.halving import Rungs
 from jaxrl.runtime.search.log import BEST, MANIFEST, TRIALS, TrialLog
 from jaxrl.runtime.search.trials import Trials
@@ -53,7 +53,7 @@ def read_search_status(folder: Path, shown: str, now: float) -> SearchStatus:
         rungs, objective = Rungs.from_shares(options.get("rungs", [1.0])), options.get("objective", "final")
         algorithm, environment = str(entries["algorithm"]), str(entries["env"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{shown!r} cannot be read: its {MANIFEST} is damaged. Restore it from a copy") from None
+        raise damaged(shown, MANIFEST) from None
     live: StatusFile | None = None
     problems: list[str] = []
     with noting(STATUS, problems):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.runtime.logs.live_status import StatusFile, read_status_file
-from jaxrl.runtime.logs.run_folder import CONFIG, STATUS
+from jaxrl.runtime.logs.run_folder import CONFIG, STATUS, damaged
 from jaxrl.runtime.search.sweep import JOBS, MANIFEST, job_folder
 from jaxrl.runtime.status.process_state import judge
 from jaxrl.runtime.status.run_status import RunStatus, noting, read_run_status
@@ -81,7 +81,7 @@ def _read_manifest(folder: Path, shown: str) -> tuple[dict[str, Any], list[str],
         if not (isinstance(sweep, dict) and all(map(_is_name, [*names, *done]))):
             raise TypeError
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{shown!r} cannot be read: its {MANIFEST} is damaged. Restore it from a copy") from None
+        raise damaged(shown, MANIFEST) from None
     return sweep, names, done
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,8 +41,9 @@ def check_members(seeds: Sequence[int], hyperparams: Mapping[str, Any] | None = 
     """Check that no two members of a run are equal. A seed may occur several times with different hyperparameters."""
     columns = [np.broadcast_to(values, len(seeds)).tolist() for values in (hyperparams or {}).values()]
     members = list(zip(seeds, *columns, strict=True))
-    if twice := [member for member in members if members.count(member) > 1]:
+    if repeated := [member for member, number in Counter(members).items() if number > 1]:
         same = " with the same hyperparameters" if hyperparams else ""
         raise ValueError(
-            f"seeds={seeds!r}: {twice[0][0]} occurs twice{same}: remove it, or give each occurrence other hyperparameters"
+            f"seeds={shortened(seeds)}: {repeated[0][0]} occurs twice{same}: remove it, or give each occurrence other "
+            "hyperparameters"
         )

@@ -22,12 +22,15 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["arena", str(trained), "random", "--games", "8", "--out", str(picture)]) == 0
     shown = capsys.readouterr().out
     assert f"{TIC_TAC_TOE}: 8 games of each pair" in shown and "Elo [95 %]" in shown and picture.stat().st_size > 5_000
-    assert main(["arena", str(trained), "random", "--games", "8", "--json", "-"]) == 0
+    picture.unlink()
+    assert main(["arena", str(trained), "random", "--games", "8", "--json", "-", "--out", str(picture)]) == 0
+    assert picture.exists()
     found = json.loads(capsys.readouterr().out)
     assert found["names"] == ["ppo", "random"] and found["ratings"][1] == 0 and found["games"] == 8
     for arguments, message in (
         (["random"], "name at least two different players"),
         (["random", "one_ply"], "random and one_ply can play any game: add --env"),
+        ([str(trained), "random", "--seed", "-1"], "seed=-1 must be between 0 and 2**32 - 1"),
         ([str(trained), "random", "--out", "x.txt"], "must end in one of .png"),
         ([str(trained), "random", "--json", f"{__file__}/x.json"], "cannot be written to"),
         ([str(trained), "random", "--out", f"{__file__}/x.png"], "cannot be written to"),

@@ -45,6 +45,14 @@ def test_help_and_version_import_no_jax() -> None:
         assert "jaxrl" in out
 
 
+@pytest.mark.slow
+def test_a_terminal_without_utf_8_shows_what_it_can() -> None:
+    for args in (["--help"], ["presets"]):
+        process = start("-m", "jaxrl", *args, env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"})
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (0, "") and "?" in out, args
+
+
 def test_help_names_commands_algorithms_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0 and "train" in capsys.readouterr().out
     assert main(["train", "--help"]) == 0

@@ -230,6 +230,23 @@ def test_episodes_that_were_cut_are_said(runs: Path, capsys: pytest.CaptureFixtu
     assert "6 of 6 episodes were cut at the step limit" in capsys.readouterr().out
 
 
+def test_seeds_with_different_hyperparameters_are_told_apart(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "ppo"
+    shutil.copytree(runs / "ppo", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["run"]["hyperparams"] = {"learning_rate": [0.5, 0.25], "gamma": 0.75}
+    (folder / "config.json").write_text(json.dumps(config))
+    file = tmp_path / "scores.json"
+    assert main(["eval", str(folder), "--episodes", "3", "--json", str(file)]) == 0
+    assert "its seeds differ in learning_rate, and the table pools them" in capsys.readouterr().out
+    (found,) = json.loads(file.read_text())["runs"]
+    assert found["hyperparams"] == {"learning_rate": [0.5, 0.25], "gamma": [0.75, 0.75]}
+    assert main(["eval", str(folder), "--episodes", "3", "--seed", "2"]) == 0
+    assert "its seeds differ" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 @pytest.mark.parametrize("broken", [[0], [0, 1]])
 def test_seeds_whose_return_is_no_finite_number_are_left_out(

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.usefixtures("in_this_process")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a short run on CartPole, ``ppo``, and files of data: ``data.npz``, and ``other.npz`` with other spaces."""
     made = tmp_path_factory.mktemp("runs")
-    run(cartpole("ppo"), 64, seeds=SEEDS, out=made / "ppo", eval_every=1, eval_episodes=4, quiet=True, tensorboard=False)
+    settings = {"eval_every": 1, "eval_episodes": 4, "quiet": True, "tensorboard": False}
+    run(cartpole("ppo"), 64, seeds=SEEDS, out=made / "ppo", hyperparams={"gamma": [0.9, 0.8]}, **settings)
     jaxrl.save_dataset(made / "data.npz", random_dataset("CartPole-v1"))
     jaxrl.save_dataset(made / "other.npz", random_dataset("Pendulum-v1"))
     return made
@@ -31,13 +32,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_values_are_those_of_fitted_q_evaluation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Discounted as in the run unless --gamma is given."""
+    """Discounted as in training unless --gamma is given."""
     words = ["eval", str(folder / "ppo"), "--data", str(folder / "data.npz"), "--updates", "2"]
     assert main([*words, "--seed", "2", "--json", "-"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     (one,) = found["runs"]
-    gamma = cartpole("ppo").hyperparams.gamma
-    assert one["seeds"] == [2] and one["algorithm"] == "PPO" and one["gamma"] == gamma
+    gamma = float(np.float32(0.8))
+    assert one["seeds"] == [2] and one["algorithm"] == "PPO" and one["gamma_per_seed"] == [gamma]
     data = jaxrl.load_dataset(folder / "data.npz")
     expected = jaxrl.fitted_q_evaluation(jaxrl.load_policy(folder / "ppo", seed=2), data, gamma=gamma, updates=2)
     np.testing.assert_allclose(one["value_per_seed"], [expected.value], rtol=1e-5)

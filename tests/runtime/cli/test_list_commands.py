@@ -114,6 +114,14 @@ def test_one_environment_is_shown_by_its_whole_id(capsys: pytest.CaptureFixture[
     assert envs_command.describe("CartPole-v1?max_steps_in_episode=70|sticky_actions")[3] == "70"
 
 
+def test_an_environment_of_the_users_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    (tmp_path / "my_clocks.py").write_text("from tests.helpers.clocks import clock\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    _, row = output(capsys, "envs", "my_clocks:clock|time_limit(9)").splitlines()
+    assert row.startswith("my_clocks:clock|time_limit(9)  ") and row.endswith("  9")
+
+
 def test_limits_that_terminate_are_said() -> None:
     assert envs_command.describe("DiscountingChain-bsuite")[3] == "100, then terminates"
     assert envs_command.describe("MountainCar-v0")[3] == "200"
@@ -303,6 +311,13 @@ def test_flags_win_over_a_preset() -> None:
     assert (settings["gamma"], settings["normalize_rewards"], settings["num_envs"]) == (0.9, False, 32)
     assert settings["anneal"] is True
     assert parse("ppo", ["--preset=ppo-pendulum", "--total-steps", "64", "--no-anneal"])[1]["anneal"] is False
+
+
+def test_a_preset_in_a_file_names_an_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "best.toml"
+    file.write_text('algorithm = "ppo"\nenv = 5\ntotal_steps = 100\n')
+    assert main(["train", "ppo", "--preset", str(file)]) == 2
+    assert "best.toml: env = 5 must be an id" in capsys.readouterr().err
 
 
 def test_a_preset_may_name_its_network(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

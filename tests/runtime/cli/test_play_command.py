@@ -73,6 +73,7 @@ def test_against_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         (["random"], "random can play any game: add --env"),
         (["random", "--env", "CartPole-v1"], "CartPole-v1 is not a game of two players"),
         (["random", "--env", "pgx:kuhn_poker"], "pgx:kuhn_poker cannot be shown as text"),
+        (["random", "--env", "jaxrl:TicTacToe", "--seed", "4294967296"], "seed=4294967296 must be between 0 and 2**32 - 1"),
         (["runs/nothing"], "runs/nothing"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import sys
 import types
 from collections.abc import Iterator
@@ -381,6 +382,25 @@ def test_a_users_own_render_gets_the_states_that_were_reached(folder: Path, tmp_
     assert main(["record", str(folder), *args]) == 0
     pictures, times = frames(film)
     assert [picture[-1, 0, 0] for picture in pictures] == [0, 40, 80, 120] and times == [200, 200, 200, 1000]
+
+
+def fast_cartpole() -> Env:
+    return grey_cartpole()._replace(render_fps=125)
+
+
+def test_a_gif_is_slower_than_real_time_if_that_is_too_fast_for_one(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run without best policies names the file after the last."""
+    copy = tmp_path / "ppo"
+    shutil.copytree(folder, copy)
+    shutil.rmtree(copy / "best")
+    args = ["--env", f"{__name__}:fast_cartpole", "--max-steps", "3", "--seed", "4"]
+    with pytest.warns(UserWarning, match="has no best/"):
+        assert main(["record", str(copy), *args]) == 0
+    out = capsys.readouterr().out
+    assert frames(copy / "last-seed-4.gif")[1] == [20, 20, 20, 1000]
+    assert "at 50 pictures/s" in out and "seed 4, last policy" in out
 
 
 @pytest.mark.parametrize(

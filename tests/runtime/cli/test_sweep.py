@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def test_hyperparameters_share_a_program_and_structure_does_not(file: Path) -> N
         ("gamma = [0.9]", "gamma = [0.9, 0.9]", r"\[grid\] gamma = \[0.9, 0.9\] holds 0.9 twice"),
         ("gamma = [0.9]", 'anneal = ["yes"]', "anneal='yes' must be True or False"),
         ('env = "tests.helpers.probes:action_choice"', "env = 3", "env = 3 must be an id"),
+        ('algorithm = "ppo"', 'algorithm = ["ppo"]', r"algorithm = \['ppo'\] must be the name of one"),
         ("gamma = [0.9]", 'core = ["gru"]', "'core' is unknown. It is called 'model' here"),
         (
             "gamma = [0.9]",
@@ -116,8 +118,24 @@ def test_hyperparameters_share_a_program_and_structure_does_not(file: Path) -> N
 )
 def test_a_wrong_file_is_named(old: str, new: str, message: str, file: Path) -> None:
     file.write_text(TEXT.replace(old, new, 1))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         read_sweep(file)
+
+
+@pytest.mark.parametrize("name", ["settings", "grid"])
+def test_tables_are_tables(name: str, file: Path) -> None:
+    file.write_text(re.sub(rf"\[{name}\].*?(?=\n\[|$)", "", f"{name} = 5\n{TEXT}", flags=re.DOTALL))
+    with pytest.raises(TypeError, match=rf"grid.toml: {name} = 5 must be a table, \[{name}\]"):
+        read_sweep(file)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"sweep": 3, "done": []}', "x"])
+def test_a_damaged_list_of_jobs_is_named(text: str, file: Path) -> None:
+    folder = file.parent / "damaged"
+    folder.mkdir()
+    (folder / "sweep.json").write_text(text)
+    with pytest.raises(ValueError, match=r"its sweep.json is damaged. Restore it from a copy"):
+        Manifest(folder, read_sweep(file))
 
 
 def test_networks_are_structure(file: Path) -> None:
@@ -343,6 +361,7 @@ def test_the_last_known_return_counts_and_diverged_seeds_do_not(tmp_path: Path, 
 def test_seeds_may_repeat_where_hyperparameters_differ() -> None:
     assert check_seeds([1, 1]) == [1, 1]
     check_members([1, 1], {"gamma": np.array([0.9, 0.8])})
+    check_members(range(100_000))  # in a second, not in an hour
     with pytest.raises(ValueError, match="1 occurs twice with the same hyperparameters"):
         check_members([1, 1], {"gamma": 0.9})
     with pytest.raises(ValueError, match="1 occurs twice: "):

@@ -89,6 +89,14 @@ def test_host_environments(tmp_path: Path) -> None:
     assert np.abs(found.obs[ends + 1][found.terminated[ends]]).max() > 0.2  # the pole has fallen
 
 
+def test_rows_of_host_environments_are_raw(tmp_path: Path) -> None:
+    """Also where training has rewards of −1, 0 and 1."""
+    agent = small("td3", "gymnasium:Pendulum-v1?reward_clip=True", model={"hidden_sizes": (8,)})
+    run(agent, 10 * agent.steps_per_iteration, out=tmp_path / "run", eval_every=0, quiet=True, tensorboard=False)
+    found = rows(collect_dataset(tmp_path / "run", 100, policy="random", num_envs=2))
+    assert found.reward[found.valid].min() < -1
+
+
 @pytest.mark.slow
 def test_the_commands(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "new" / "data.npz")
@@ -132,6 +140,7 @@ def test_what_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFix
         (["--rows", "10", "--out", "x.csv"], "x.csv must end in .npz"),
         (["--rows", "10", "--out", "x.npz", "--env", "CartPole-v1"], "does not fit these policies"),
         (["--rows", "10"], "--out"),
+        (["--rows", "10", "--out", "x.npz", "--collect-seed", "4294967296"], "collect_seed=4294967296 must be between 0 and"),
         (["--rows", "10", "--out", f"{__file__}/x.npz"], "cannot be written to"),
         (["--rows", "10", "--out", "/proc/new/x.npz"], "cannot be written to"),
     ):

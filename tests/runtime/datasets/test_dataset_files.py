@@ -49,6 +49,8 @@ def test_round_trips_are_bit_for_bit(env: str, home: Path) -> None:
     again = jaxrl.load_dataset(home / "a" / "one.npz")
     assert same(first, again) and again.info.path == str(home / "a" / "one.npz")
     jaxrl.save_dataset("minari:test/data-v0", again)
+    with pytest.raises(FileExistsError, match=r"minari:test/data-v0 exists: name another version, or delete it"):
+        files.check_target("minari:test/data-v0")
     from_minari = jaxrl.load_dataset("minari:test/data-v0")
     assert same(first, from_minari) and from_minari.info.path == "minari:test/data-v0"
     jaxrl.save_dataset(home / "two.npz", from_minari)
@@ -168,8 +170,8 @@ def test_what_cannot_be_read(home: Path) -> None:
     del parts["reward"]
     np.savez(home / "lacks.npz", **parts)
     refused(ValueError, r"lacks.npz has no reward\. It holds 'action'", home / "lacks.npz")
-    for path in ("data.csv", home / "data.hdf5"):
-        with pytest.raises(ValueError, match=r"must end in .npz, or be minari:"):
+    for path in ("data.csv", home / "data.hdf5", "minari:test", "minari:test/data"):
+        with pytest.raises(ValueError, match=r"must (end in .npz, or )?be minari:NAMESPACE/NAME-v0"):
             jaxrl.save_dataset(path, data)
 
 

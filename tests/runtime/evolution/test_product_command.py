@@ -88,4 +88,9 @@ def test_a_file_without_parameters_is_refused(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "e.toml").write_text("sigma = 0.2\n")
     assert main(["es", "init", str(tmp_path / "e.toml"), "--out", str(tmp_path / "w")]) == 2
     assert "must have either theta, a file of initial parameters, or size" in capsys.readouterr().err
+    for name, content in (("theta.npy", b""), ("theta.npz", b"PK\x03\x04")):
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / "e.toml").write_text(f'theta = "{name}"\n')
+        assert main(["es", "init", str(tmp_path / "e.toml"), "--out", str(tmp_path / "w")]) == 2
+        assert f"{name} holds no parameters: theta must be an array" in capsys.readouterr().err
     assert main(["es"]) == 2 and "init FILE --out FOLDER" in capsys.readouterr().out

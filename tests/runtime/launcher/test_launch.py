@@ -388,6 +388,7 @@ def test_who_stands_still_hears_nothing(capsys: pytest.CaptureFixture[str], monk
         ("--processes 2 --devices-per-process 0 -- script.py", "devices_per_process=0 must be an integer >= 1"),
         ("--processes 2 --max-restarts -1 -- script.py", "max_restarts=-1 must be an integer >= 0"),
         ("--processes 2 --heartbeat 0 -- script.py", "heartbeat=0 is not allowed"),
+        ("-- train ppo --env CartPole-v1", "--processes"),
         ("--processes 2", "needs a command after --: jaxrl launch --processes 2 -- train ppo"),
         ("--processes 2 --", "needs a command after --"),
         ("--processes 2 train ppo", "needs a command after --"),

@@ -11,8 +11,10 @@ import pytest
 from jaxrl.builder.spec import algorithm_name, brief
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.logs.read_runs import choose_key, find_runs, read_run, read_runs
-from jaxrl.runtime.plots.curves import Scale, env_name, flatten, group_runs, label_groups, make_curve
+from jaxrl.runtime.plots.curves import Scale, env_name, flatten, group_runs, label_groups, make_curve, x_axis_name
 from jaxrl.runtime.plots.draw import Curve
+from jaxrl.runtime.status.in_words import progress_in_words, speed_in_words
+from jaxrl.runtime.status.run_status import read_run_status
 from tests.helpers.written_runs import EVALUATION, TRAINING, write_run
 
 NAN = np.nan
@@ -120,6 +122,18 @@ def test_hyperparameters_that_vary_over_seeds_make_curves(tmp_path: Path) -> Non
     assert list(curves) == ["learning rate 0.0003", "learning rate 0.01"]
     np.testing.assert_array_equal(curves["learning rate 0.0003"].values, [[1, 2, 3]])
     np.testing.assert_array_equal(curves["learning rate 0.01"].values, [[30, 40]])
+
+
+def test_steps_of_runs_that_learn_from_a_dataset_are_updates(tmp_path: Path) -> None:
+    data = {"data": {"import": "x:y"}}
+    collected = write_run(tmp_path / "a", [[1.0]])
+    offline = write_run(tmp_path / "b", [[3.0]], parts=data)
+    names = [x_axis_name(group_runs(read_runs(folders))) for folders in ([collected], [offline], [tmp_path])]
+    assert names == ["environment steps per seed", "updates per seed", "environment steps per seed or updates per seed"]
+    status = read_run_status(offline, "b", 0.0)
+    assert status.offline and "100 updates per seed" in progress_in_words(status) and speed_in_words(status) == "1 updates/s"
+    online_too = write_run(tmp_path / "c", [[3.0]], parts=data, online=True)
+    assert not read_run_status(online_too, "c", 0.0).offline
 
 
 def test_repeated_seeds_are_not_put_together(tmp_path: Path) -> None:

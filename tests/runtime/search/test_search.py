@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import types
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from jaxrl.runtime.search.lanes.lanes import Lanes, build
 from jaxrl.runtime.search.log import TRIALS, TrialLog
+from jaxrl.runtime.search.progress import SearchProgress
 from jaxrl.runtime.search.search import search
 from jaxrl.runtime.search.search_file import read_search
 from jaxrl.runtime.search.session import STATES, SearchSession
@@ -107,6 +109,20 @@ def test_a_search_that_was_stopped_resumes_bit_for_bit(whole: SearchSession, tmp
 
 
 @pytest.mark.slow
+def test_the_time_that_is_left_is_that_of_trials_since_the_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """50 of 100 trials ended before, and 10 in the 20 seconds since."""
+    clock = iter([0.0, 0.0, 20.0])
+    monkeypatch.setattr("jaxrl.runtime.search.progress.time.perf_counter", lambda: next(clock))
+    progress = SearchProgress("", 100, quiet=True)
+
+    def shown(ended: int) -> str:
+        trials = types.SimpleNamespace(env_steps=1000 * ended, complete=[], running=[1])
+        return progress._in_words(trials, ended, 0.0)  # type: ignore[arg-type]
+
+    assert "ETA" not in shown(50)
+    assert "60/100 trials  500 env steps/s" in (text := shown(60)) and text.endswith("ETA 1:20 min")
+
+
 def test_a_search_whose_states_are_lost_begins_again(whole: SearchSession, tmp_path: Path) -> None:
     folder = tmp_path / "search"
     assert not open_session(read_search(SEARCH), folder, stop_at=4).go()

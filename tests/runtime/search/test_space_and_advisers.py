@@ -96,6 +96,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "keep": ({"search": {"keep": 0}}, r"keep=0 is not allowed: it must be a number in \(0, 1\]"),
     "seeds": ({"seeds": [1, 1]}, "1 occurs twice"),
     "env": ({"env": 3}, "env = 3 must be an id"),
+    "settings": ({"settings": 3}, r"settings = 3 must be a table, \[settings\]"),
+    "kind of algorithm": ({"algorithm": 3}, "algorithm = 3 must be the name of one"),
 }
 
 

@@ -34,7 +34,7 @@ class CollectOptions:
     rows: Count
     """Transitions to collect, at least."""
     out: Annotated[str, tyro.conf.arg(metavar="FILE")]
-    """File to write: .npz, or minari:NAMESPACE/NAME-v0. An existing file is replaced."""
+    """File to write: .npz, or minari:NAMESPACE/NAME-v0. An existing file is replaced, but no dataset of Minari."""
     policy: Annotated[str, tyro.conf.arg(metavar="WHICH")] = "best"
     """best, last: the policies of the run's best evaluation, or of its last checkpoint; random: random actions; mix:SHARE: random
     actions in a share of the environments, and the best policy in the others."""

@@ -57,7 +57,9 @@ def main(args: Sequence[str]) -> int:
         os.environ["JAX_PLATFORMS"] = "cpu"  # listing needs no accelerator and must not reserve its memory
     if options.filter and {"?", "|"} & set(options.filter):  # one environment, with options or wrappers, which is in no list
         from jaxrl.envs import make_env
+        from jaxrl.runtime.cli.user_code import import_env_module
 
+        import_env_module(options.filter)
         make_env(options.filter)  # raises an error that explains the problem
         show_table(HEADINGS, [describe(options.filter)])
         return 0

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import time
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -132,9 +133,10 @@ def init(options: InitOptions) -> int:
 def read_parameters(path: Path) -> Any:
     """Read an array (.npy), or arrays by name (.npz). Raise ValueError for other files."""
     try:
-        loaded = np.load(path, allow_pickle=False)
-        return dict(loaded) if path.suffix == ".npz" else loaded
-    except ValueError:  # NumPy's message advises to execute the file
+        with open(path, "rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            return dict(loaded) if path.suffix == ".npz" else loaded
+    except (ValueError, EOFError, zipfile.BadZipFile):  # NumPy's message advises to execute the file
         raise ValueError(f"{path} holds no parameters: theta must be an array (.npy), or arrays by name (.npz)") from None
 
 

@@ -184,6 +184,8 @@ def report(results: Sequence[RunScore], options: EvalOptions) -> None:
     if options.json == "-":
         sys.stdout.write(text)
         return
+    if options.json:
+        absolute(options.json).write_text(text, encoding="utf-8")  # it may be /dev/null or a pipe
     how = "sampled" if options.explore else "greedy"
     print(f"{options.episodes} {how} episodes per seed, {options.which} policies\n")
     show_table(COLUMNS, [_row(result) for result in results])
@@ -191,7 +193,6 @@ def report(results: Sequence[RunScore], options: EvalOptions) -> None:
         for remark in remarks(result, options):
             print(f"{result.run}: {remark}")
     if options.json:
-        absolute(options.json).write_text(text, encoding="utf-8")  # it may be /dev/null or a pipe
         print(f"\nwritten to {options.json}")
 
 
@@ -207,12 +208,19 @@ def remarks(result: RunScore, options: EvalOptions) -> Iterator[str]:
         yield f"{result.warning}; use --explore to play as in training"
     if result.eval_explore and not options.explore:
         yield "its evaluations explored, and its best policies were chosen that way; use --explore for the same"
+    if differing := [name for name, values in by_name(result.hyperparams).items() if len({*values}) > 1]:
+        yield f"its seeds differ in {', '.join(differing)}, and the table pools them; --json has the values and each return"
     if result.diverged:
         yield f"without the seeds {', '.join(map(str, result.diverged))}, which diverged"
     if lost := [seed for seed, mean in zip(result.seeds, result.returns, strict=True) if mean != mean]:
         yield f"without the seeds {', '.join(map(str, lost))}, which have returns that are not finite"
     if cut := int((~result.played.finished).sum()):
         yield f"{cut} of {result.played.finished.size} episodes were cut at the step limit; their returns so far count"
+
+
+def by_name(hyperparams: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    """Return hyperparameter -> its value for each seed."""
+    return {name: [each[name] for each in hyperparams] for name in (hyperparams[0] if hyperparams else ())}
 
 
 def _row(result: RunScore) -> list[str]:
@@ -257,6 +265,7 @@ def as_json(results: Sequence[RunScore], options: EvalOptions) -> dict[str, Any]
             {
                 **{name: getattr(result, name) for name in ("run", "algorithm", "env", "iteration", "seeds", "diverged")},
                 "trained_with": result.versions,
+                "hyperparams": by_name(result.hyperparams),
                 "mean": known.mean() if len(known) else None,
                 "std": known.std() if len(known) else None,
                 "iqm": iqm,

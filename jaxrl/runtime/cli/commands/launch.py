@@ -52,7 +52,7 @@ def main(args: Sequence[str]) -> int:
     flags, command = divided(args)
     if flags and not command and not {"-h", "--help"} & set(flags):
         raise ValueError(f"jaxrl launch needs a command after --: {EXAMPLE}")
-    options = read_flags(LaunchOptions, flags or ["--help"], prog="jaxrl launch", description=HELP)
+    options = read_flags(LaunchOptions, flags if flags or command else ["--help"], prog="jaxrl launch", description=HELP)
     from jaxrl.settings.validation import check_count
 
     processes = check_count("processes", options.processes)

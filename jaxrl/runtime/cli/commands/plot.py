@@ -14,7 +14,7 @@ import tyro
 
 from jaxrl.runtime.cli.flags import Flag, read_flags, shown_as
 from jaxrl.runtime.logs.read_runs import choose_key, read_runs
-from jaxrl.runtime.plots.curves import ALGORITHM, CurveGroup, Scale, group_runs, label_groups, make_curve, rename
+from jaxrl.runtime.plots.curves import ALGORITHM, CurveGroup, Scale, group_runs, label_groups, make_curve, rename, x_axis_name
 from jaxrl.runtime.plots.draw import AXIS_NAMES, Band, draw_curves, summarise
 from jaxrl.runtime.plots.statistics import METRIC_NAMES
 from jaxrl.runtime.plots.style import COLOURS, DASHES, FORMATS
@@ -88,7 +88,7 @@ def main(args: Sequence[str]) -> int:
     title = common_title(groups) if options.title is None else options.title
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draw_curves(bands, path, ylabel=name, caption=caption(bands, options), title=title)
+        draw_curves(bands, path, ylabel=name, caption=caption(bands, options), title=title, xlabel=x_axis_name(groups))
     except OSError as error:
         in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
         reason = "a folder above it is a file" if in_the_way else error.strerror or error

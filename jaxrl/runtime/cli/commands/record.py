@@ -44,7 +44,7 @@ class RecordOptions(PlayOptions):
     """One of the run's seeds."""
     eval_seed: Count = 0
     """Seed of the episodes. On gymnax they equal the first ones of jaxrl eval with the same number."""
-    fps: Annotated[float | None, shown_as("FLOAT", "real time")] = None
+    fps: Annotated[float | None, shown_as("FLOAT", "real time, in a GIF at most 50")] = None
     """Frames per second, one frame per step; at most 50 for a GIF."""
 
 
@@ -61,7 +61,7 @@ def main(args: Sequence[str]) -> int:
     from jaxrl.runtime.evaluation.evaluate_runs import finite_seeds, playing_agent
     from jaxrl.runtime.evaluation.load_policy import load_policy
     from jaxrl.runtime.evaluation.rendering import drawing
-    from jaxrl.runtime.evaluation.video import check_film, write_film
+    from jaxrl.runtime.evaluation.video import FASTEST, check_film, write_film
     from jaxrl.runtime.logs.run_folder import read_config
     from jaxrl.runtime.system.devices import enable_compilation_cache
 
@@ -73,8 +73,9 @@ def main(args: Sequence[str]) -> int:
         raise ValueError(f"seed={loaded.seed} of {options.run!r} diverged: its parameters are not finite. Choose another one")
     agent = playing_agent(config, options.env, options.trust)
     drawn = drawing(agent.env)
-    fps = drawn.fps if options.fps is None else options.fps
-    out = options.out or os.path.join(options.run, f"{options.which}-seed-{loaded.seed}.gif")
+    out = options.out or os.path.join(options.run, f"{loaded.which}-seed-{loaded.seed}.gif")
+    fastest = FASTEST.get(os.path.splitext(out)[1].lower(), drawn.fps)
+    fps = min(drawn.fps, fastest) if options.fps is None else options.fps
     path = check_film(out, fps)
     enable_compilation_cache()
     play = player(agent, loaded.policy, loaded.seed, options)
@@ -82,7 +83,7 @@ def main(args: Sequence[str]) -> int:
     with spinner(path.name) as say:
         write_film(path, film(play, drawn, agent.env.name, fps, options, tally, say), fps)
     who = f"{algorithm_name(agent.spec)} on {agent.env.name}, seed {loaded.seed}"
-    who += f", {options.which} policy (iteration {loaded.step})"
+    who += f", {loaded.which} policy (iteration {loaded.step})"
     print(f"{options.run}: {loaded.about}")
     print(f"{who}: {'; '.join(tally)}. {out}: {path.stat().st_size / 1e6:.2g} MB at {fps:g} pictures/s")
     return 0

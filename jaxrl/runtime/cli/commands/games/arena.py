@@ -102,6 +102,12 @@ def report(played: Arena, env: str, options: ArenaOptions) -> None:
     """Print the tables, and write the files that were asked for."""
     from jaxrl.runtime.console.tables import show_table
 
+    if options.out is not None:
+        from jaxrl.runtime.arena.picture import draw_arena
+
+        path = at_home(options.out)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw_arena(played, path, title=env)
     if options.json is not None:
         found: dict[str, Any] = {name: getattr(x, "tolist", lambda x=x: x)() for name, x in played._asdict().items()}
         text = json.dumps({"env": env, "games": options.games, "opening_moves": options.opening_moves, **found}, indent=1) + "\n"
@@ -119,9 +125,4 @@ def report(played: Arena, env: str, options: ArenaOptions) -> None:
     show_table(("player", "Elo [95 %]", *(f"against {played.names[j]}" for j in order)), rows)
     print("\nwins–draws–losses of the row's player")
     if options.out is not None:
-        from jaxrl.runtime.arena.picture import draw_arena
-
-        path = at_home(options.out)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draw_arena(played, path, title=env)
         print(f"drawn to {path}")

@@ -11,6 +11,7 @@ import tyro
 from jaxrl.runtime.arena.names import is_untrained
 from jaxrl.runtime.cli.commands.games import game_of
 from jaxrl.runtime.cli.flags import Flag, Trust, read_flags, shown_as
+from jaxrl.settings.validation import check_seed
 
 if TYPE_CHECKING:
     from jaxrl.runtime.arena.match import Shown
@@ -54,6 +55,7 @@ def main(args: Sequence[str]) -> int:
     """Play one game."""
     options = read_flags(PlayOptions, args or ["--help"], prog="jaxrl play", description=HELP)
     env_id = game_of([options.player], options.env)
+    check_seed("seed", options.seed)
     import jax
 
     from jaxrl.runtime.arena.arena import as_game
