@@ -319,7 +319,7 @@ def check_devices(agent: Agent, num_devices: int) -> None:
 def _shares(agent: Agent, num_devices: int) -> dict[str, Any]:
     """Return one device's share of the sizes that are totals over all devices."""
     environments = {"members": agent.num_envs // agent.episodes} if agent.episodes else {"num_envs": agent.num_envs}
-    settings = {**environments, **agent.spec.get("settings", {})}
+    settings = environments | {name: x for name, x in agent.spec.get("settings", {}).items() if x is not None}
     sizes = {name: settings[name] for name in (*environments, "batch_size") if name in settings}
     for name, size in sizes.items():
         if size % num_devices:

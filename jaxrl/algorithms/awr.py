@@ -6,9 +6,8 @@ Reads top to bottom: settings, loss, learning, builder.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 from gymnasium import spaces
@@ -60,10 +59,6 @@ class AWRConfig(ReplayConfig):
     @property
     def rows_per_update(self) -> tuple[int, str]:
         return self.batch_size * self.n_step, "(batch_size * n_step)"
-
-    def for_data(self) -> Self:
-        settings = super().for_data()
-        return settings if self.online else dataclasses.replace(settings, replay_ratio=float(self.batch_size * self.n_step))
 
 
 class AWRHyperparams(NamedTuple):

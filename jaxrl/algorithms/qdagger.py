@@ -230,6 +230,11 @@ def make_qdagger(env: EnvLike, **keywords: Any) -> Agent:
     settings, parts = split_keywords(make_qdagger, keywords)
     parts = {**parts, "teacher": teacher_part(env, parts)}
     prepared = prepare(make_qdagger, env, QDaggerConfig, QDaggerHyperparams, settings, (spaces.Discrete,), q_network, parts)
+    if prepared.env.players == 2:
+        raise ValueError(
+            f"QDagger compares the returns of its teacher and its policy, and those of self-play in {prepared.env.name} say who "
+            "wins, not how well both play: use make_dagger"
+        )
     teacher = required_teacher("make_qdagger", parts["teacher"])
     if jax.tree.leaves(jax.eval_shape(partial(teacher.agent.algorithm.initial_carry, 1))):
         raise ValueError("the teacher has memory, and shows its actions in single rows of replay here: use make_dagger")

@@ -68,6 +68,11 @@ class AgentConfig(abc.ABC):
         """Return the settings of an agent with a dataset; here themselves."""
         return self
 
+    @property
+    def unused_with_data(self) -> tuple[str, ...]:
+        """Settings that have no effect with a dataset, so that specs leave them open."""
+        return ()
+
     def for_model(self, recurrent: bool) -> Self:
         """Return the settings for a model with or without a carry; here themselves."""
         return self
@@ -213,6 +218,11 @@ class ReplayConfig(BufferConfig):
     def only_with_data(self) -> tuple[str, ...]:
         return ("updates", "online")
 
+    @property
+    def unused_with_data(self) -> tuple[str, ...]:
+        collecting = ("num_envs", "rollout_length", "replay_ratio", "buffer_size")
+        return ("learning_starts", *(() if self.online else collecting))
+
     def as_lanes(self, num_agents: int) -> Self:
         # Counts rows of lanes: an environment step has one for each agent.
         return dataclasses.replace(super().as_lanes(num_agents), reset_interval=self.reset_interval * num_agents)
@@ -240,6 +250,9 @@ class ReplayConfig(BufferConfig):
             )
         if not self.online and self.mixing_ratio != type(self)().mixing_ratio:
             raise ValueError(f"mixing_ratio={self.mixing_ratio:g} has no effect without online=True: leave it out")
+        replay = getattr(self, "replay", None)
+        if self.online and self.mixing_ratio == 1 and replay not in (None, Uniform()):
+            raise ValueError(f"replay={replay} has no effect with mixing_ratio=1, which draws no collected rows: leave it out")
         if self.online and not is_whole(self.mixing_ratio * self.batch_size):
             raise ValueError(
                 f"mixing_ratio={self.mixing_ratio:g} of batch_size={self.batch_size} is {self.mixing_ratio * self.batch_size:g} "
@@ -259,7 +272,7 @@ class ReplayConfig(BufferConfig):
             return dataclasses.replace(self, learning_starts=0)
         defaults = kind()
         sizes: dict[str, Any] = {"num_envs": 1, "rollout_length": self.updates, "learning_starts": 0}
-        sizes["replay_ratio"] = float(self.batch_size)
+        sizes["replay_ratio"] = float(self.rows_per_update[0])
         for name, value in {**sizes, "buffer_size": defaults.buffer_size, "replay": Uniform(), "hindsight": None}.items():
             if getattr(self, name, value) not in (value, getattr(defaults, name, value)):
                 raise ValueError(

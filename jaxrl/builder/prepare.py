@@ -204,6 +204,6 @@ def prepare(
     absent = {name for name, part in (("intrinsic", intrinsic), ("data", dataset)) if part is None}
     # Specs stay the same as those that were written before these parts existed.
     parts = {name: part for name, part in parts.items() if name not in absent}
-    return PreparedAgent(
-        setup, bound, data, output, agent_spec(builder, env if isinstance(env, str) else bound, structure, data, parts, unread)
-    )
+    left_open = [*unread, *(structure.unused_with_data if dataset is not None else ())]
+    spec = agent_spec(builder, env if isinstance(env, str) else bound, structure, data, parts, left_open)
+    return PreparedAgent(setup, bound, data, output, spec)

@@ -58,7 +58,8 @@ class AlgorithmSetup(Generic[C]):
     @property
     def steps_per_iteration(self) -> int:
         """Number of environment steps between updates, over all environments."""
-        return self.config.steps_per_iteration // max(1, self.num_agents)
+        lanes = 1 if self.config.episodes else max(1, self.num_agents)  # sizes of a population count environments
+        return self.config.steps_per_iteration // lanes
 
     @property
     def warmup_iterations(self) -> int:

@@ -114,6 +114,11 @@ def check_member(agent: Agent) -> None:
     check_pure(agent, "jaxrl.pbt")
     if agent.episodes or agent.data is not None:
         raise ValueError("jaxrl.pbt needs an agent that learns from rollouts, not from whole episodes or a dataset")
+    if agent.env.players == 2:
+        raise ValueError(
+            f"jaxrl.pbt ranks members by their training returns, and those of self-play in {agent.env.name} say who wins, not "
+            "how well both play: compare agents by jaxrl.arena"
+        )
     if agent.axis_name is not None:
         raise ValueError(f"axis_name={agent.axis_name!r}: build the agent without axis_name; devices divide the members")
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import jaxrl
 from jaxrl import make_awr
 from jaxrl.algorithms.awr import AWRConfig, AWRHyperparams, awr_loss
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -154,6 +155,8 @@ def test_it_learns_from_a_dataset() -> None:
     agent = make_awr("CartPole-v1", data=data, updates=3, batch_size=8, n_step=4, model={"hidden_sizes": (8,)})
     setup = agent.algorithm.learn.args[0]  # type: ignore[union-attr]
     assert setup.config.updates_per_iteration == 3
+    rebuilt = jaxrl.build(agent.spec, n_step=2)
+    assert rebuilt.algorithm.learn.args[0].config.updates_per_iteration == 3  # type: ignore[union-attr]
     state = agent.init(KEY())
     after, metrics = jit(agent.step)(state, data)
     assert int(after.learner.version) == 1 and np.isfinite(float(metrics["losses/policy_loss"].sum))

@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 
 import jaxrl
+from jaxrl.agent import with_total_steps
 from jaxrl.distributions import Categorical
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.metrics import to_floats
@@ -299,6 +300,16 @@ def test_probes_of_actions_are_learnt(strategy: str) -> None:
     assert actions[0, 1] == 1 and actions[1, [0, 2]].tolist() == [0, 1]
     returns = np.asarray(metrics["charts/episodic_return"].sum / metrics["charts/episodic_return"].count)
     assert (returns > 0.8).all()
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "jaxrl:Spread"])
+def test_the_learning_rate_is_annealed_over_the_generations(env: str) -> None:
+    """Also where environments have several agents, whose sizes count environments."""
+    agent = small_es(env, members=4, episodes=1, horizon=5, learning_rate=0.03, anneal=True)
+    setup = agent.algorithm.policy.args[0]  # type: ignore[attr-defined]
+    learner = jit(agent.init)(KEY(), with_total_steps(agent, None, 10 * agent.steps_per_iteration)).learner
+    rates = [float(setup.current(learner._replace(version=jnp.int32(n))).learning_rate) for n in (0, 5, 10)]
+    np.testing.assert_allclose(rates, [0.03, 0.015, 0.0], atol=1e-8)
 
 
 @pytest.mark.slow

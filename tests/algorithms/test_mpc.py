@@ -342,6 +342,7 @@ def still(shape: tuple[int, ...], num_agents: int = 0) -> Env:
         ),
         (linear_system(), {"reward": 3}, TypeError, r"^reward=3 must be a function \(obs, action, next_obs\) -> reward"),
         (linear_system(), {"model": jaxrl.models.action_value}, TypeError, "model=action_value"),
+        (linear_system(), {"model": {"use_previous": True}}, ValueError, "^use_previous=True has no effect"),
         (linear_system(), {"planner": "cma"}, ValueError, "^planner='cma' is unknown"),
         (linear_system(), {"dynamics": {"name": "simulator", "size": 3}}, TypeError, "has no field 'size'"),
         (still((2,), num_agents=2), {}, ValueError, "MPC plans for one agent, and still has 2"),

@@ -17,6 +17,7 @@ from jaxrl.algorithms.common.planning.dynamics import (
     LearnedDynamics,
     dynamics_loss,
     learned_returns,
+    targets,
 )
 from jaxrl.algorithms.mpc import MPCSetup
 from jaxrl.envs.checks.check_env import COMPILE_FAST
@@ -58,6 +59,14 @@ STATISTICS = DynamicsStatistics(
 
 def normalised(moments: RunningMoments, x: np.ndarray) -> np.ndarray:
     return (x - moments.mean) / np.sqrt(moments.variance)
+
+
+def test_targets_are_finite_after_a_termination_and_do_not_wrap() -> None:
+    obs, reached = np.float32([[1, 2], [3, 4]]), np.float32([[np.nan, 5], [np.inf, 1]])
+    found = targets(obs, np.float32([7, 8]), reached, np.array([True, False]))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found, [[0, 3, 7], [np.inf, -3, 8]])  # only a termination hides what is not finite
+    small = np.uint8([[10]]), np.float32([0]), np.uint8([[5]])
+    np.testing.assert_array_equal(targets(*small, np.array([False])), [[-5, 0]])  # type: ignore[arg-type]
 
 
 def test_loss_and_gradient_against_numpy() -> None:

@@ -231,6 +231,12 @@ def test_a_small_buffer_is_refused() -> None:
         make_muzero("CartPole-v1", buffer_size=256, learning_starts=0, batch_size=16)
 
 
+@pytest.mark.parametrize("name", ["dynamics", "prediction"])
+def test_networks_of_latent_states_have_no_previous_action(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name}={{'use_previous': True}} has no effect"):
+        make_muzero("CartPole-v1", **{name: {"use_previous": True}})
+
+
 def test_a_share_that_is_no_whole_number_of_positions_is_refused() -> None:
     with pytest.raises(ValueError, match=r"reanalyze=0.1 of batch_size=128 is 12.8 positions, which must be a whole number"):
         make_muzero("CartPole-v1", reanalyze=0.1)

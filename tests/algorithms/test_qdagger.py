@@ -292,5 +292,7 @@ def test_bad_input() -> None:
         make_qdagger("CartPole-v1", teacher=teacher, reset_interval=1024)
     with pytest.raises(ValueError, match=r"teacher_steps=1000 has no effect with data=…: no environment is stepped"):
         make_qdagger("CartPole-v1", teacher=teacher, data=random_dataset("CartPole-v1"), batch_size=32, teacher_steps=1000.0)
+    with pytest.raises(ValueError, match=r"those of self-play in .*TicTacToe say who wins, .*: use make_dagger"):
+        make_qdagger("jaxrl:TicTacToe", teacher=some_teacher("jaxrl:TicTacToe"))
     with pytest.raises(ValueError, match=r"the teacher takes actions of Discrete\(2\)"):
         make_qdagger("Pendulum-v1", teacher=teacher)

@@ -213,6 +213,11 @@ def test_populations_by_vmap(population: Agent) -> None:
     assert both.learner.lineage.parent[1].tolist() == single.learner.lineage.parent.tolist()
 
 
+def test_games_of_two_players_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"self-play in .*TicTacToe say who wins, not how well both play: compare agents by"):
+        pbt.make(jaxrl.make_ppo("jaxrl:TicTacToe", **SMALL), SPACE)
+
+
 def test_devices_that_do_not_divide_the_members(population: Agent) -> None:
     if len(jax.devices()) > 1:
         with pytest.raises(ValueError, match=r"num_envs=3 must be a multiple of a member's 2: devices divide the members"):

@@ -48,6 +48,16 @@ def offline(algorithm: str, data: Any, env: Any = None, **settings: Any) -> Any:
 
 
 @algorithms(["sac", "dqn"], OFFLINE)
+def test_a_spec_takes_other_numbers_of_rows_and_updates(algorithm: str, box_data: Dataset, discrete_data: Dataset) -> None:
+    """Settings of collection, which have no effect, are open in it."""
+    agent = offline(algorithm, discrete_data if algorithm == "dqn" else box_data)
+    assert {agent.spec["settings"][name] for name in SIZES} == {None} and jaxrl.build(agent.spec).spec == agent.spec
+    changed = jaxrl.build(agent.spec, updates=12, batch_size=8)
+    config = changed.algorithm.learn.args[0].config  # type: ignore[union-attr]
+    assert (changed.steps_per_iteration, config.updates_per_iteration, config.batch_size) == (12, 12, 8)
+
+
+@algorithms(["sac", "dqn"], OFFLINE)
 def test_algorithms_learn_from_data(algorithm: str, box_data: Dataset, discrete_data: Dataset) -> None:
     """A step is so many updates from rows of the data. Between steps the state has no rows."""
     data = discrete_data if algorithm == "dqn" else box_data

@@ -13,6 +13,7 @@ import pytest
 
 import jaxrl
 from jaxrl.envs.checks.check_env import COMPILE_FAST
+from jaxrl.options import Prioritized
 from jaxrl.replay.dataset import Dataset
 from jaxrl.replay.dataset_replay import WithData, mixed_replay
 from jaxrl.replay.prioritised import prioritised_replay
@@ -218,6 +219,8 @@ def test_what_has_no_effect_or_does_not_fit(data: Dataset) -> None:
         online("td3", data, updates=7)
     with pytest.raises(ValueError, match=r"mixing_ratio=0.3 of batch_size=32 is 9.6 rows, which must be a whole number"):
         online("td3", data, mixing_ratio=0.3)
+    with pytest.raises(ValueError, match=r"replay=Prioritized\(.*\) has no effect with mixing_ratio=1"):
+        online("td3", data, mixing_ratio=1.0, replay=Prioritized())
     with pytest.raises(ValueError, match=r"mixing_ratio=0.25 has no effect without online=True"):
         jaxrl.make_td3("Pendulum-v1", data=data, mixing_ratio=0.25)
     with pytest.raises(ValueError, match=r"mixing_ratio=0.25 has no effect without online=True"):

@@ -58,8 +58,11 @@ def refuse_learning(prepared: PreparedAgent[Any], parts: Mapping[str, Any], used
 
 
 def check_dynamics(prepared: PreparedAgent[Any], parts: Mapping[str, Any]) -> None:
-    """Raise TypeError unless the model gives predictions of a step, and the ``reward``, if there is one, a number."""
+    """Raise TypeError unless the model gives predictions of a step, and the ``reward``, if there is one, a number; ValueError for
+    an argument of the model without effect."""
     env, output, reward = prepared.env, prepared.output, parts["reward"]
+    if isinstance(parts["model"], Mapping) and parts["model"].get("use_previous"):
+        raise ValueError("use_previous=True has no effect: the networks predict from an observation and an action alone")
     (size,) = env.observation_space.shape  # type: ignore[misc]
     wanted = ((1, size + 1), (1, size + 1), (1, size + 1), (1,))
     if not isinstance(output, StepPrediction) or tuple(getattr(x, "shape", None) for x in output) != wanted:

@@ -68,16 +68,19 @@ def init_statistics(size: int) -> DynamicsStatistics:
 def update_statistics(statistics: DynamicsStatistics, rollout: Rollout, axis_name: str | None) -> DynamicsStatistics:
     """Update the statistics with the valid rows of a rollout."""
     obs = rollout.inputs.obs.astype(jnp.float32)
-    rows = targets(obs[:-1], rollout.reward, obs[1:])
+    rows = targets(obs[:-1], rollout.reward, obs[1:], rollout.terminated)
     return DynamicsStatistics(
         update_moments(statistics.observations, obs[:-1], rollout.valid, axis_name),
         update_moments(statistics.targets, rows, rollout.valid, axis_name),
     )
 
 
-def targets(obs: Array, reward: Array, next_obs: Array) -> Array:
-    """Return what a network predicts, in the units of the environment: f32[..., n + 1]."""
-    return jnp.concatenate([next_obs - obs, reward[..., None]], axis=-1)
+def targets(obs: Array, reward: Array, next_obs: Array, terminated: Array) -> Array:
+    """Return what a network predicts, in the units of the environment: f32[..., n + 1]. Numbers that are not finite after a
+    termination, where plans end, count as no change."""
+    obs, next_obs = obs.astype(jnp.float32), next_obs.astype(jnp.float32)
+    reached = jnp.where(terminated[..., None] & ~jnp.isfinite(next_obs), obs, next_obs)
+    return jnp.concatenate([reached - obs, reward[..., None]], axis=-1)
 
 
 def predict(model: Model, params: PyTree, statistics: DynamicsStatistics, obs: Array, action: Array) -> Any:
@@ -208,7 +211,7 @@ def dynamics_loss(
     """
     batch = zero_invalid(batch, batch.valid)
     output = predict(setup.model, params, statistics, batch.obs, batch.action)
-    wanted = normalize(statistics.targets, targets(batch.obs, batch.reward, batch.next_obs), clip=jnp.inf)
+    wanted = normalize(statistics.targets, targets(batch.obs, batch.reward, batch.next_obs, batch.terminated), clip=jnp.inf)
     error = (wanted - output.mean) ** 2
     nll = 0.5 * (error * jnp.exp(-output.log_variance) + output.log_variance).sum(-1)
     ends = jnp.where(batch.terminated, jax.nn.softplus(-output.terminated), jax.nn.softplus(output.terminated))

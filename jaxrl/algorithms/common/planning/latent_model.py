@@ -142,12 +142,15 @@ def with_shared_arguments(parts: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
       TypeError: arguments of ``dynamics`` or ``prediction`` that these networks do not take.
+      ValueError: one that has no effect.
     """
     model, others = parts["model"], {}
     for keyword, network in {"dynamics": latent_dynamics, "prediction": latent_prediction}.items():
         part = parts[keyword]
         if isinstance(part, Mapping):
             check_arguments(network, part, keyword)
+            if part.get("use_previous"):
+                raise ValueError(f"{keyword}={{'use_previous': True}} has no effect: its network gets latent states alone")
         if isinstance(model, Mapping) and (part is None or isinstance(part, Mapping)):
             shared = {name: value for name, value in model.items() if name in SHARED}
             part = {**shared, **(part or {})} or None
