@@ -27,6 +27,7 @@ from jaxrl.runtime.logs.live_status import LiveStatus
 from jaxrl.runtime.logs.run_folder import WORKERS, read_config
 from jaxrl.runtime.system.devices import enable_compilation_cache, gathered
 from jaxrl.runtime.training_loop.agreement import check_alike, open_folder
+from jaxrl.runtime.training_loop.on_chunk import OnChunk
 from jaxrl.runtime.training_loop.open_trainer import devices_for, open_driver
 from jaxrl.runtime.training_loop.outcome import RunDiverged as RunDiverged
 from jaxrl.runtime.training_loop.outcome import RunInterrupted as RunInterrupted
@@ -43,7 +44,7 @@ from jaxrl.runtime.training_loop.run_config import (
     recorded_config,
 )
 from jaxrl.runtime.training_loop.run_files import RunFiles
-from jaxrl.runtime.training_loop.session import OnChunk, Session
+from jaxrl.runtime.training_loop.session import Session
 from jaxrl.runtime.training_loop.signals import handled
 from jaxrl.settings.aliases import suggest_keywords
 from jaxrl.settings.validation import check_switches

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.runtime.run import run
-from jaxrl.runtime.training_loop.session import Chunk
+from jaxrl.runtime.training_loop.on_chunk import Chunk
 from jaxrl.types import Agent
 from tests.helpers.agents import cartpole
 from tests.helpers.processes.chaos import TIMES

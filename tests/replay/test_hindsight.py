@@ -23,7 +23,7 @@ from jaxrl.replay.options import Final, Future, Prioritized
 from jaxrl.replay.transitions import ReplayRow, Transitions, transitions
 from jaxrl.replay.uniform import uniform_replay
 from jaxrl.runtime.cli.main import main
-from jaxrl.runtime.training_loop.session import Chunk
+from jaxrl.runtime.training_loop.on_chunk import Chunk
 from jaxrl.training import freezing, run_iterations
 from tests.helpers.agents import assert_bit_equal, run_steps, small_dqn
 from tests.helpers.hosted import hosted

@@ -20,6 +20,7 @@ from jaxrl.runtime.actors.central_inference import with_threads
 from jaxrl.runtime.actors.messages import plain_leaves, policy_like
 from jaxrl.runtime.actors.pool import sent_with_spec
 from jaxrl.runtime.actors.scheme import Scheme
+from jaxrl.runtime.actors.worker_handle import START_TIMEOUT
 from jaxrl.runtime.remote.cluster import open_cluster
 from jaxrl.runtime.remote.errors import RemoteError, WorkerLost
 from jaxrl.runtime.remote.parallel_map import SharedCalls
@@ -46,7 +47,8 @@ class Member:
         """Return the episodes of some members, and seconds spent on ``diagnostics.PARTS``."""
         before = dict(self.player.watch.seconds)
         policy = jax.device_put(policy_like(self.shapes, [np.array(x) for x in leaves]))
-        self.expect(now=True)
+        self.set_at = time.monotonic()
+        self._set_alarm(max(self.timeout, START_TIMEOUT))  # it compiles, and opens the environments
         try:
             played = self.player.play(policy, jax.random.wrap_key_data(jnp.asarray(key_data)), member)
         finally:
@@ -54,11 +56,14 @@ class Member:
         spent = {part: seconds - before[part] for part, seconds in self.player.watch.seconds.items()}
         return played, spent
 
-    def expect(self, now: bool = False) -> None:
+    def expect(self) -> None:
         """Set an alarm for the next row."""
-        if now or time.monotonic() - self.set_at > LOOK:
+        if time.monotonic() - self.set_at > LOOK:
             self.set_at = time.monotonic()
-            faulthandler.dump_traceback_later(self.timeout + LOOK, exit=True, file=sys.__stderr__ or 2)
+            self._set_alarm(self.timeout)
+
+    def _set_alarm(self, seconds: float) -> None:
+        faulthandler.dump_traceback_later(seconds + LOOK, exit=True, file=sys.__stderr__ or 2)
 
 
 class PopulationPool:
@@ -120,7 +125,11 @@ class PopulationPool:
         """Wait for all calls. Raise WorkerFailed if one fails, or if workers were replaced more than ``max_restarts`` times."""
         try:
             found = [future.result() for future in calls.futures]
-        except (RemoteError, WorkerLost, TimeoutError) as error:
+        except WorkerLost as error:
+            calls.drop()
+            slow = f"a worker also ends if a row takes more than timeout={self.scheme.timeout:g} seconds: see its log"
+            raise WorkerFailed(f"{error} ({slow})") from error
+        except (RemoteError, TimeoutError) as error:
             calls.drop()
             raise WorkerFailed(str(error)) from error
         if (number := sum(self.restarts)) > (most := self.scheme.max_restarts):

@@ -108,10 +108,23 @@ def resolve_scheme(
         )
     if problem := _why_impossible(chosen):
         raise ValueError(problem)
-    chosen = dataclasses.replace(chosen, num_workers=chosen.num_workers or max(1, min(_envs_here(agent), usable_cores() - 1)))
+    chosen = dataclasses.replace(chosen, num_workers=chosen.num_workers or _default_workers(chosen, agent))
     if problem := _why_unfit(chosen, agent):
         raise ValueError(problem)
     return chosen
+
+
+def _default_workers(scheme: Scheme, agent: Agent) -> int:
+    """Return the largest number of workers below that of the cores with which the scheme can train the agent; at least one."""
+    if agent.episodes:
+        return max(1, min(agent.num_envs // agent.episodes, usable_cores() - 1))
+    most = max(1, min(_envs_here(agent), usable_cores() - 1))
+    return next(n for n in range(most, 0, -1) if not (_has_equal_shares(scheme) and agent.num_envs % n))
+
+
+def _has_equal_shares(scheme: Scheme) -> bool:
+    """Return whether gradients of the workers' rollouts have equal weight, so that these must be of equal size."""
+    return scheme.gradients == "workers" or scheme.updates == "all_reduced"
 
 
 def _read(scheme: Any) -> Scheme:
@@ -218,8 +231,7 @@ def _why_unfit(scheme: Scheme, agent: Agent) -> str | None:
         )
     if scheme.inference == "learner" and scheme.clock == "async" and agent.num_envs % 2:
         return f"num_envs={agent.num_envs} must be even: inference='learner' with clock='async' acts in one half at a time"
-    uneven = agent.num_envs % scheme.num_workers
-    if uneven and (scheme.gradients == "workers" or scheme.updates == "all_reduced"):
+    if agent.num_envs % scheme.num_workers and _has_equal_shares(scheme):
         return f"num_envs={agent.num_envs} must be a multiple of num_workers={scheme.num_workers}: gradients have equal weight"
     if scheme.sync_fraction < 1 and _replays_memory(agent):
         return (

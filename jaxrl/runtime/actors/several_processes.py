@@ -60,7 +60,7 @@ def sharing(agent: Agent) -> Agent:
         return env.open(num_envs, seed, first + first_id)
 
     def act(policy: Policy, carry: PyTree, inputs: StepInput, env_id: Array, key: Key, *, explore: bool) -> Any:
-        return algorithm.act(policy, carry, inputs, env_id + first, key, explore=explore)
+        return algorithm.act(policy, carry, inputs, env_id + first * max(1, env.num_agents), key, explore=explore)
 
     shared = env._replace(open=open_share, open_eval=env.open_eval or env.open)
     return part._replace(env=shared, algorithm=algorithm._replace(act=act))
@@ -171,8 +171,8 @@ class GroupDriver(HostDriver):
         return np.asarray(returns, np.float32), np.asarray(lengths, np.int32)
 
     def found_in_rollouts(self) -> Suspects:
-        """Gather the findings of all processes. Each process numbers its environments from 0."""
-        group, share = current(), self.agent.num_envs // current().num_processes
+        """Gather the findings of all processes. Each process numbers its lanes from 0."""
+        group, share = current(), self.agent.num_lanes // current().num_processes
         said = group.gather([mask[:, :share].tolist() for mask in self.found])
         return Suspects(*(np.concatenate([np.array(part, bool) for part in parts], 1) for parts in zip(*said, strict=True)))
 

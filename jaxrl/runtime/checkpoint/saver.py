@@ -166,6 +166,10 @@ class Saver:
         self._best_is_lost = self._best_is_unknown = False
         return True
 
+    def begin_again(self) -> None:
+        """Replace best policies that a run wrote before it was killed without a checkpoint: training repeats their evaluation."""
+        self._resumed_at = -1
+
     def compare_best(self, records: Sequence[Record], step: int) -> None:
         """Protect the best policies from deletion if the records up to a checkpoint, from which the run is resumed, lack their
         evaluation. Those of a later step are replaced: training repeats it, on the host with other episodes."""

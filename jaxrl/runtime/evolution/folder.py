@@ -58,13 +58,14 @@ class EvolutionFolder:
         Raises:
           FileNotFoundError: the folder holds no evolution.
         """
+        folder = absolute(path)
         try:
-            run = json.loads((Path(path) / RUN).read_text())
+            run = json.loads((folder / RUN).read_text())
         except FileNotFoundError:
             raise FileNotFoundError(f"{os.fspath(path)!r} has no {RUN}: jaxrl es init makes such a folder") from None
         if run["format"] != FORMAT:
-            raise ValueError(f"{Path(path) / RUN} has format {run['format']}, and this version of jaxrl reads {FORMAT}")
-        return cls(path, run)
+            raise ValueError(f"{folder / RUN} has format {run['format']}, and this version of jaxrl reads {FORMAT}")
+        return cls(folder, run)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], theta: Any, settings: EvolutionSettings) -> Self:

@@ -128,7 +128,8 @@ def tell(folder: Folder, *, at_least: int = 1) -> Told:
     with run.locked("tell"):
         state, kept = run.state(), run.versions()
         lines, consumed = new_lines(run.path / LOGS, state["consumed"])
-        known = Known(run.run, {v: run.manifest(v)["sha256"] for v in kept}, state["version"], _ids(run, kept))
+        digests, newest = {v: run.manifest(v)["sha256"] for v in kept}, state["version"]
+        known = Known(run.run, digests, newest, newest if run.settings.staleness == "drop" else 0, _ids(run, kept))
         found = read(lines, known)
         number = sum(map(len, found.fitness.values()))
         if number < at_least:

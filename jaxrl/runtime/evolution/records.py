@@ -1,13 +1,15 @@
 """Records of rewards: JSON Lines, such as ``{"run": "3f2a9c01", "version": 17, "member": 402, "fitness": 12.5, "id": "c0ffee"}``.
 
-Any number of programs append lines to any number of files in ``logs/``. A line that was torn by a crash loses itself alone.
+Any number of programs append lines to any number of files in ``logs/``. A line that was torn by a crash loses itself alone, also
+where the next record was appended to it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+import os
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +18,8 @@ FIELDS = {"run", "version", "member", "fitness"}
 """Fields that a record must have. ``id`` marks lines that are delivered more than once, ``sha256`` the parameters (or its first
 digits), ``v`` the format. Others are ignored."""
 MOST_MEMBERS = 2**31
+MOST_NESTED = 16
+"""Objects of a torn line that are tried as the begin of another record."""
 KEPT_LINE = 300
 """Characters of a refused line that are kept."""
 
@@ -33,6 +37,8 @@ class Known(NamedTuple):
     digests: Mapping[int, str]
     """Version that is kept -> digest of its parameters."""
     newest: int
+    oldest: int
+    """Records of earlier versions are refused as stale."""
     ids: set[str]
     """Ids of records that were accepted before; ``read`` adds those that it accepts."""
 
@@ -59,6 +65,8 @@ def new_lines(folder: Path, consumed: Mapping[str, int]) -> tuple[list[tuple[str
     found, offsets = [], dict(consumed)
     for path in sorted(folder.glob("*.jsonl")):
         with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size < offsets.get(path.name, 0):  # another file took its name
+                offsets[path.name] = 0
             file.seek(offsets.get(path.name, 0))
             data = file.read()
         end = data.rfind(b"\n") + 1
@@ -71,12 +79,16 @@ def new_lines(folder: Path, consumed: Mapping[str, int]) -> tuple[list[tuple[str
 def read(lines: Iterable[tuple[str, bytes]], known: Known) -> Read:
     """Read lines; those that are wrong are refused and counted."""
     result = Read({}, 0, Counter(), [], [])
-    accepted = 0
-    for name, line in lines:
+    accepted, waiting = 0, deque(lines)
+    while waiting:
+        name, line = waiting.popleft()
         try:
             version, member, fitness, identity = _record(line, known)
         except Refused as error:
             reason = str(error)
+            if reason == "torn" and (start := _appended_at(line)):
+                waiting.appendleft((name, line[start:]))
+                line = line[:start]
             result.refused[reason] += 1
             result.lines.append({"reason": reason, "file": name, "line": line[:KEPT_LINE].decode(errors="replace")})
             continue
@@ -86,6 +98,20 @@ def read(lines: Iterable[tuple[str, bytes]], known: Known) -> Read:
         result.fitness.setdefault(version, {}).setdefault(member, []).append(fitness)
         accepted += 1
     return result._replace(accepted=accepted)
+
+
+def _appended_at(line: bytes) -> int:
+    """Return where a whole record begins that follows a torn one on its line; 0 if there is none."""
+    start = len(line)
+    for _ in range(MOST_NESTED):
+        if (start := line.rfind(b'{"', 0, start)) <= 0:
+            break
+        try:
+            decode(line[start:].decode())
+        except (ValueError, RecursionError):
+            continue
+        return start
+    return 0
 
 
 def _record(line: bytes, known: Known) -> tuple[int, int, float, str | None]:
@@ -104,6 +130,8 @@ def _record(line: bytes, known: Known) -> tuple[int, int, float, str | None]:
         raise Refused("unknown version")
     if version not in known.digests:
         raise Refused("expired")
+    if version < known.oldest:
+        raise Refused("stale")
     digest = record.get("sha256", "")
     if not isinstance(digest, str) or not known.digests[version].startswith(digest):
         raise Refused("digest")

@@ -107,15 +107,16 @@ def read_records(folder: Path, last_iteration: int, num_seeds: int | None = None
     lines = read_regular(path).split(b"\n")
     for number, line in enumerate(lines[:-1], 1):  # text after the last newline is incomplete
         try:
-            record = check_record(parse_json(line), shapes)
+            data = parse_json(line)
+            if isinstance(data, dict) and isinstance(after := data.get("iteration"), int) and after > last_iteration:
+                break  # it is cut off, and not read
+            record = check_record(data, shapes)
         except ValueError as error:
             reason = "" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else f" ({error})"
             raise ValueError(
                 f"{path}, line {number} is damaged{reason}. Restore the file from a copy, or move it away: the run then resumes "
                 "with logs that begin at its checkpoint"
             ) from None
-        if record["iteration"] > last_iteration:
-            break
         records.append(record)
     return records
 

@@ -142,7 +142,7 @@ class RunFolder:
             if error.strerror is None:
                 raise
             in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
-            reason = "it, or a folder above it, is a file" if in_the_way else error.strerror
+            reason = "it, or a folder above it, is a file, or a link to nothing" if in_the_way else error.strerror
             raise OSError(f"out={self._shown!r} cannot be written to: {reason}. Name a writable folder") from None
         if not (lock_file(lock) and _is_at(lock, self.path / LOCK)):
             lock.close()

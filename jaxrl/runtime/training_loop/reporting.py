@@ -12,10 +12,11 @@ import numpy as np
 
 from jaxrl.builder.spec import algorithm_name, unimportable_parts
 from jaxrl.optimize.schedules import ScheduleWarning, doubtful
-from jaxrl.runtime.console.progress import Progress, duration, number
+from jaxrl.runtime.console.progress import Progress, duration, number, spread
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs.dip import dip
 from jaxrl.runtime.logs.greedy_gap import greedy_gap
+from jaxrl.runtime.logs.records import EVALUATION_RETURN, known_rows
 from jaxrl.runtime.system.warn import warn
 from jaxrl.runtime.trainers.device_layout import learns_alike
 from jaxrl.runtime.trainers.non_finite import Suspects
@@ -89,6 +90,14 @@ def gap_in_words(history: Mapping[str, np.ndarray], eval_explore: bool) -> str |
         "greedy ones: 'jaxrl eval RUN --which last --explore' acts as in training, and with --eval-explore (eval_explore=True) "
         "evaluations during a run do"
     )
+
+
+def evaluations_in_words(history: Mapping[str, np.ndarray], total_steps: int, *, online: bool) -> Iterator[str]:
+    """Yield the last evaluation as text for the summary of a run, and the dip of one that began with a dataset."""
+    if known := known_rows(history, EVALUATION_RETURN):
+        yield f"evaluation return {spread({EVALUATION_RETURN: known[-1]}, EVALUATION_RETURN)}"
+        if online:
+            yield dip_in_words(history, total_steps)
 
 
 def dip_in_words(history: Mapping[str, np.ndarray], total_steps: int) -> str:

@@ -125,6 +125,7 @@ class RunFiles:
         if init_from is None:
             init_from, which = recorded_source(self._origin, os.fspath(self.folder.shown))
         self._origin = describe_source(init_from, which)
+        self.saver.begin_again()
         return init_from, which
 
     def announce(self) -> None:
@@ -145,9 +146,18 @@ class RunFiles:
         if issubclass(kind, Exception):
             self.withdraw()
 
+    @property
+    def are_kept(self) -> bool:
+        """False for a new run that has logged nothing: its folder is withdrawn if it fails."""
+        return not self._is_announced or bool(self._sinks)
+
+    def forget_last_record(self) -> None:
+        """Leave the last record of a resumed run out of the logs, which then get another of the same iteration."""
+        self._records.pop()
+
     def withdraw(self) -> None:
         """Delete ``config.json`` and ``status.json`` again, if this run announced itself and logged nothing."""
-        if self._is_announced and not self._sinks:
+        if not self.are_kept:
             if self.status:
                 self.status.delete()
             self.folder.delete_config()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,36 +15,28 @@ from jaxrl.envs.subprocess.child import WorkerFailed
 from jaxrl.metrics import merge, widened
 from jaxrl.runtime.checkpoint.convert_states import with_buffers, with_total_steps
 from jaxrl.runtime.checkpoint.transfer import read_source, warm_start
-from jaxrl.runtime.console.progress import Progress, duration, spread
+from jaxrl.runtime.console.progress import Progress, duration
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs import records as logs
-from jaxrl.runtime.logs.records import EVALUATION_RETURN, EVALUATION_TIME, Record, as_arrays, known_rows, mean_over_seeds
+from jaxrl.runtime.logs.records import (
+    EVALUATION_EPISODES,
+    EVALUATION_RETURN,
+    EVALUATION_TIME,
+    Record,
+    as_arrays,
+    mean_over_seeds,
+)
 from jaxrl.runtime.system.compiling import Abandoned, waiting_unless
 from jaxrl.runtime.trainers.trainer import Driver
 from jaxrl.runtime.training_loop.evaluations import Evaluations
+from jaxrl.runtime.training_loop.on_chunk import Chunk, OnChunk, changed_seeds, check_values
 from jaxrl.runtime.training_loop.pace import Pace
 from jaxrl.runtime.training_loop.plan import TrainingPlan
-from jaxrl.runtime.training_loop.reporting import Blanks, dip_in_words, divergence, spent
+from jaxrl.runtime.training_loop.reporting import Blanks, divergence, evaluations_in_words, spent
 from jaxrl.runtime.training_loop.run_files import RunFiles
 from jaxrl.runtime.training_loop.signals import Interrupt
 from jaxrl.types import Metrics, PyTree
 from jaxrl.xla import cache_blocking
-
-
-class Chunk(NamedTuple):
-    """Argument of ``on_chunk``."""
-
-    iteration: int
-    rows: int
-    """Rows per seed so far."""
-    states: PyTree
-    """States of all seeds. The next chunk donates them: copy what you keep."""
-    record: Record
-    """Log key -> a number, or [num_seeds]. Keys that you add are logged too."""
-
-
-OnChunk = Callable[[Chunk], Any]
-"""Function that returns None, or the states to continue with."""
 
 
 @dataclass(eq=False)
@@ -149,6 +141,8 @@ class Session:
             record = self.record(states, np.nan)  # learning curves begin before training
             self.keep(states, record)
             self.progress.update(record, np.nan, self.compile_seconds)
+        if self.lacks_last_evaluation and not self.asked_to_stop():
+            self.repeat_last_evaluation(states)
         self.pace.begin(self.trained)
         for stop in self.plan.stops(self.trained):
             if self.asked_to_stop() or self.ended:
@@ -159,6 +153,19 @@ class Session:
             eta = self.pace.eta(self.trained)
             self.progress.update(record, eta, self.compile_seconds, getattr(self.driver, "workers", list)())
         return states
+
+    @property
+    def lacks_last_evaluation(self) -> bool:
+        """True if training has ended, and the evaluation after it failed."""
+        due = self.trained >= self.plan.iterations and self.plan.episodes(self.trained, self.history[:-1])
+        return bool(due and self.history and not self.diverged.all()) and self.history[-1].get(EVALUATION_EPISODES, 1) == 0
+
+    def repeat_last_evaluation(self, states: PyTree) -> None:
+        record = self.history.pop()
+        if self.files:
+            self.files.forget_last_record()
+        record |= self.evaluations.evaluate(states, self.trained, self.history, self.diverged)
+        self.keep(states, record)
 
     def asked_to_stop(self) -> bool:
         """Return True if any process of the group received a signal. All stop at the same iteration."""
@@ -229,9 +236,12 @@ class Session:
         record |= {name: np.where(self.diverged, np.nan, x) for name, x in logs.close_per_seed(metrics).items()}
         if self.on_chunk:
             new_states = self.on_chunk(Chunk(record["iteration"], record["rows"], states, record))
+            check_values(record, len(self.seeds))
             if new_states is not None:
                 # A frozen seed with new parameters continues; its next rows do not follow the stored ones.
-                revived = self.diverged & self.changed(states, new_states) if self.diverged.any() else self.diverged
+                revived = self.diverged
+                if revived.any():
+                    revived = revived & changed_seeds(states, new_states, self.group.fetch)
                 self.diverged = record["diverged"] = self.diverged & ~revived
                 states = self.driver.place(new_states)
                 if revived.any() and self.driver.agent.algorithm.mark_discontinuity is not None:
@@ -306,23 +316,14 @@ class Session:
         files = self.files if self.trained and history and states is not None else None
         if files:
             files.finish(states, self.iteration, history, title=title, subtitle=f"{self.rows:,} steps per seed in {took}")
-        how = f"{self.ended or 'stopped'} at step {self.rows:,} of {self.plan.total_steps:,} after {took}"
-        parts = [how + spent({"compilation": self.compile_seconds, "evaluation": self.evaluations.seconds})]
-        if known := known_rows(history, EVALUATION_RETURN):
-            parts.append(f"evaluation return {spread({EVALUATION_RETURN: known[-1]}, EVALUATION_RETURN)}")
-        if known and self.driver.agent.online:
-            parts.append(dip_in_words(history, self.plan.total_steps))
+        parts = [f"{self.ended or 'stopped'} at step {self.rows:,} of {self.plan.total_steps:,} after {took}"]
+        parts[0] += spent({"compilation": self.compile_seconds, "evaluation": self.evaluations.seconds})
+        parts += evaluations_in_words(history, self.plan.total_steps, online=self.driver.agent.online)
         if files:
             parts.append(f"results in {files.folder.shown}")
-        if self.files and (not self.ended or self.failure):
+        if self.files and self.files.are_kept and (not self.ended or self.failure):
             parts.append(f"resume with: {self.files.resume_command}")
         return "; ".join(parts)
-
-    def changed(self, before: PyTree, after: PyTree) -> Any:
-        """Return bool[num_seeds]: seeds to which ``on_chunk`` gave other parameters or hyperparameters."""
-        learnt = [jax.tree.leaves((states.learner.params, states.learner.hyperparams)) for states in (before, after)]
-        differ = [x != y for x, y in zip(*self.group.fetch(learnt), strict=True)]
-        return np.logical_or.reduce([np.any(x, axis=tuple(range(1, np.ndim(x)))) for x in differ])
 
     @property
     def compile_seconds(self) -> float:

@@ -83,6 +83,19 @@ def test_how_many_workers() -> None:
     assert resolve_scheme(ppo(num_envs=1, num_minibatches=1), "a2c", None).num_workers == 1  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("cores", "even", "any_number"), [(2, 1, 1), (4, 2, 3), (8, 4, 7), (32, 8, 8)])
+def test_the_default_number_of_workers_fits(cores: int, even: int, any_number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight environments, in equal shares where gradients have equal weight."""
+    monkeypatch.setattr("jaxrl.runtime.actors.scheme.usable_cores", lambda: cores)
+    found = [
+        resolve_scheme(agent, name, None).num_workers  # type: ignore[union-attr]
+        for agent, name in ((a2c(num_envs=8), "a3c"), (ppo(num_envs=8), "ddppo"), (ppo(num_envs=8), "a2c"))
+    ]
+    assert found == [even, even, any_number]
+    population = jaxrl.make_es(ENV, members=4, episodes=2, horizon=10)
+    assert resolve_scheme(population, "es", None).num_workers == min(4, cores - 1)  # type: ignore[union-attr]
+
+
 REFUSED: list[tuple[Callable[[], Agent], Any, Any, str]] = [
     (a2c, {"gradients": "workers", "inference": "learner"}, ValueError, r": use .*scheme='a3c'.*scheme='ga3c'"),
     (a2c, {"gradients": "workers", "updates": "all_reduced"}, ValueError, r": use .*scheme='ddppo'.*scheme='a3c'"),

@@ -6,9 +6,16 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
+import jaxrl
+from jaxrl.runtime.actors import several_processes
+from tests.helpers.agents import small
+from tests.helpers.hosted import hosted
 from tests.helpers.paths import ROOT
 from tests.helpers.ports import free_port
 from tests.helpers.processes.several_processes import AGENTS
@@ -41,3 +48,14 @@ def trained(num_processes: int, agent: str) -> list[str]:
 def test_two_processes_of_one_device_do_what_one_of_two_does(agent: str) -> None:
     (alone,) = trained(1, agent)
     assert trained(2, agent) == [alone, alone]
+
+
+def test_the_second_process_acts_for_its_own_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four environments with three agents it has the last two, whose lanes are 6 to 11."""
+    monkeypatch.setattr(several_processes, "current", lambda: SimpleNamespace(process_id=1, num_processes=2))
+    agent = small("ppo", hosted(jaxrl.make_env("jaxrl:Spread")), num_envs=4)
+    acted: list[Any] = []
+    agent = agent._replace(algorithm=agent.algorithm._replace(act=lambda *arguments, explore: acted.append(arguments[3])))
+    part = several_processes.sharing(agent)
+    part.algorithm.act(None, (), None, jnp.arange(part.num_lanes), None, explore=True)  # type: ignore[arg-type]
+    assert part.num_envs == 2 and acted[0].tolist() == [6, 7, 8, 9, 10, 11]

@@ -141,6 +141,40 @@ def test_rewards_of_a_member_are_averaged(tmp_path: Path) -> None:
     np.testing.assert_allclose(theta(tmp_path / "one"), theta(tmp_path / "several"), rtol=1e-6)
 
 
+def test_a_record_that_follows_a_torn_one_on_its_line_counts(folder: Path) -> None:
+    lines = [json.dumps({"meta": {"shop": 7}, **line}) for line in records(folder, 4)]
+    (folder / "logs" / "a.jsonl").write_text(f"{lines[0]}\n{lines[1][:40]}{lines[2]}\n{lines[3]}\n")
+    told = evolution.tell(folder)
+    assert told.accepted == 3 and told.refused == {"torn": 1}
+
+
+def test_a_smaller_file_of_the_same_name_is_read_from_its_begin(folder: Path) -> None:
+    log(folder, records(folder, 8))
+    assert evolution.tell(folder).accepted == 8
+    (folder / "logs" / "a.jsonl").unlink()
+    log(folder, records(folder, 2))
+    assert evolution.tell(folder).accepted == 2 and evolution.status(folder).waiting == 0
+
+
+def test_versions_are_dropped_as_a_whole(tmp_path: Path) -> None:
+    """Their records are neither learnt from nor counted."""
+    folder = tmp_path / "w"
+    evolution.init(folder, np.zeros(5), staleness="drop")
+    old = records(folder, 4)
+    step(folder)
+    log(folder, old)
+    told = evolution.tell(folder, at_least=2)
+    assert told.refused == {"stale": 4} and not told.updated and told.version == 1
+    log(folder, records(folder, 2))
+    assert evolution.tell(folder, at_least=2).accepted == 2
+
+
+def test_the_home_folder_may_be_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    evolution.init("~/w", np.zeros(5))
+    assert evolution.status("~/w").version == 0 and evolution.ask("~/w", 2).first == 0
+
+
 def test_a_line_that_is_still_being_written_waits(folder: Path) -> None:
     lines = [json.dumps(line) for line in records(folder, 4)]
     path = folder / "logs" / "a.jsonl"

@@ -349,6 +349,20 @@ def test_the_context_ends_what_it_began(engine: str, pending: bool) -> None:
     cluster.close()
 
 
+def test_calls_of_an_object_that_was_closed_leave_nothing_behind(cluster: remote.Cluster) -> None:
+    one, large = cluster.start(Counter), np.ones(100_000)
+    one.close()
+
+    def refused() -> int:
+        for _ in range(5):
+            with pytest.raises(RuntimeError, match="it was closed"):
+                one.call("add", large)
+        return len(os.listdir("/proc/self/fd"))
+
+    first = refused()
+    assert refused() - first < 3
+
+
 @pytest.mark.slow
 def test_many_objects_leave_nothing_behind(engine: str) -> None:
     def descriptors() -> int:

@@ -13,7 +13,7 @@ from jaxrl.runtime.checkpoint.manifest import steps
 from jaxrl.runtime.run import RunDiverged
 from jaxrl.runtime.trainers.fused import FusedDriver
 from jaxrl.runtime.trainers.host import HostDriver
-from jaxrl.runtime.training_loop.session import Chunk
+from jaxrl.runtime.training_loop.on_chunk import Chunk
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, cartpole, small_ppo
 from tests.helpers.hosted import hosted

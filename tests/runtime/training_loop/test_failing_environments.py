@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,12 +90,42 @@ def test_an_environment_that_fails_in_an_evaluation(monkeypatch: pytest.MonkeyPa
     assert [iteration for iteration, returns in found if returns != [None]] == [0, 4] and found[-1] == (8, [None])
 
 
+def test_the_last_evaluation_is_repeated_if_it_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of 8 iterations, the evaluation after the last opens environments 13 to 16."""
+    monkeypatch.setattr(Ending, "sound", 13)
+    agent = agent_on(f"{ENDING}?how=raise")
+    with pytest.raises(EnvironmentFailed, match="ZeroDivisionError: in the world"):
+        train(agent, tmp_path / "run", 8, eval_every=4)
+    failed = records(tmp_path / "run")
+    monkeypatch.setattr(Ending, "sound", 10**6)
+    _, history = train(agent, tmp_path / "run", 8, eval_every=4)
+    repeated = records(tmp_path / "run")
+    assert [each["iteration"] for each in repeated] == [each["iteration"] for each in failed] == [0, 2, 4, 6, 8]
+    assert failed[-1]["evaluation/episodic_return"] == [None] and np.isfinite(history["evaluation/episodic_return"][-1]).all()
+    assert repeated[-1] == failed[-1] | {key: x for key, x in repeated[-1].items() if "evaluation" in key}
+    train(agent, tmp_path / "run", 8, eval_every=4)
+    assert records(tmp_path / "run") == repeated
+
+
 def test_a_run_that_trained_nothing_leaves_nothing(tmp_path: Path) -> None:
     """Then the same folder may hold a run with other settings."""
     for rollout_length in (8, 16):
         with pytest.raises(EnvironmentFailed, match="ZeroDivisionError: in the world"):
             train(agent_on(f"{ENDING}?how=raise&after=3", rollout_length), tmp_path / "run")
         assert not (tmp_path / "run").exists()
+
+
+def test_best_policies_of_a_training_without_a_checkpoint_are_replaced(tmp_path: Path) -> None:
+    """A run that was killed before its first checkpoint begins again, on the host with other episodes."""
+    agent, how = agent_on(ENDING), {"eval_every": 10, "chunk_iterations": 5, "checkpoint_every": 1e-6}
+    train(agent, tmp_path / "run", **how)
+    assert steps(tmp_path / "run" / "best") == [40]
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    states, _ = train(agent, tmp_path / "run", **how)
+    assert steps(tmp_path / "run" / "best") == [40]
+    policy = jaxrl.load_policy(tmp_path / "run").policy
+    for one, other in zip(jax.tree.leaves(policy.params), jax.tree.leaves(states.learner.params), strict=True):
+        np.testing.assert_array_equal(one, other[0])
 
 
 def test_the_best_policies_are_of_the_training_that_went_on(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from jaxrl.runtime.checkpoint.store import PendingSave
 from jaxrl.runtime.logs.run_folder import RunFolder
 from jaxrl.runtime.run import RunInterrupted, resume
 from jaxrl.runtime.trainers.host import HostDriver
-from jaxrl.runtime.training_loop.session import Chunk
+from jaxrl.runtime.training_loop.on_chunk import Chunk
 from jaxrl.xla.cache_blocking import cached_bytes
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, cartpole, ppo_first, small_dqn, small_ppo

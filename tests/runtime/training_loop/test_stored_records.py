@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from jaxrl.runtime.checkpoint.manifest import steps
+from jaxrl.runtime.logs.files import read_records
 from jaxrl.runtime.run import RunInterrupted, resume
-from jaxrl.runtime.training_loop.session import Chunk
+from jaxrl.runtime.training_loop.on_chunk import Chunk
 from tests.helpers import short_runs
 from tests.helpers.agents import cartpole
 from tests.helpers.processes.chaos import progress
 from tests.helpers.short_runs import at, train
-from tests.helpers.written_runs import make_older
+from tests.helpers.written_runs import make_older, write_run
 
 pytestmark = pytest.mark.expensive(60)
 
@@ -118,6 +119,31 @@ def test_a_config_that_was_edited_is_refused(edit: str, older: bool, tmp_path: P
     with pytest.raises(ValueError, match=rf"checkpoint 8 was saved with other settings than config.json has now: {message}"):
         resume(folder, quiet=True)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("value", ["hello", None, [1.0, 2.0, 3.0], np.ones((2, 2))])
+def test_what_on_chunk_adds_must_be_numbers(value: Any, tmp_path: Path) -> None:
+    """The run can be resumed without it."""
+
+    def add(chunk: Chunk) -> None:
+        if chunk.iteration >= 6:
+            chunk.record["charts/mine"] = value
+
+    with pytest.raises(
+        TypeError, match=r"(?s)on_chunk set record\['charts/mine'\] to .*: it must be a number, or an array with one"
+    ):
+        train(cartpole("ppo"), tmp_path, on_chunk=add)
+    assert "mine" not in (tmp_path / "records.jsonl").read_text()
+
+
+def test_records_after_the_checkpoint_are_cut_off_whatever_they_hold(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [[1.0], [2.0], [3.0]])
+    lines = (folder / "records.jsonl").read_text().splitlines()
+    lines[2] = lines[2].replace('"sps": 1.0', '"sps": "fast"')
+    (folder / "records.jsonl").write_text("\n".join([*lines, ""]))
+    assert [each["iteration"] for each in read_records(folder, 2)] == [1, 2]
+    with pytest.raises(ValueError, match=r"line 3 is damaged"):
+        read_records(folder, 3)
 
 
 def test_a_new_metric_adds_a_column(tmp_path: Path) -> None:

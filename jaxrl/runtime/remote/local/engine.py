@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import selectors
 import socket
@@ -75,10 +76,12 @@ class LocalEngine(Engine):
 
     def request(self, queue: CallQueue, method: str, packed: Packed, references: Sequence[SharedValue]) -> Request:
         """See ``Engine``."""
-        lender, _ = self._held.get(queue, (Lender(), {}))
+        held = self._held.get(queue)
+        lender = Lender() if held is None else held[0]  # the queue of an object that has ended refuses the request
         parcel, handles = lender.parcel(packed)
         blocks = [parcel.buffers.block] if isinstance(parcel.buffers, Lent) else []
-        return Request(method, (parcel, handles), references, lambda: lender.take_back(blocks))
+        discard = lender.close if held is None else functools.partial(lender.take_back, blocks)
+        return Request(method, (parcel, handles), references, discard)
 
     def put(self, packed: Packed) -> SharedValue:
         """See ``Engine``."""
