@@ -142,7 +142,7 @@ def run(
         from before that update. For algorithms with replay, and those that correct for stale data, such as PPO and IMPALA.
         ``charts/policy_lag`` logs the age of the parameters.
       scheme: on host environments, which processes collect rollouts, compute gradients and apply them, and which wait for which:
-        a ``jaxrl.Scheme``, or its name: "a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo".
+        a ``jaxrl.Scheme``, or its name: "a2c", "a3c", "ga3c", "impala", "apex", "r2d2", "ddppo", "es".
       num_workers: worker processes of the scheme, or of "a2c" if no scheme is named; ``num_envs`` is divided among them.
       engine: where the workers are: "local", the default, or "ray", a cluster of Ray; replaces the scheme's.
       placement: machines of the cluster for the workers, "pack" or "spread"; replaces the scheme's.

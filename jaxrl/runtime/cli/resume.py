@@ -48,6 +48,8 @@ def refuse_other_settings(args: Sequence[str]) -> None:
 
 
 def parse_resume(args: Sequence[str]) -> ResumeOptions:
+    if {"-h", "--help"} & {*args}:
+        args = ["--help"]  # also without a folder
     refuse_other_settings(args)
     return read_flags(ResumeOptions, args, prog="jaxrl train")
 

@@ -63,6 +63,13 @@ def test_help_names_commands_algorithms_and_flags(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.endswith(f"jaxrl {jaxrl.__version__}\n")
 
 
+def test_the_options_of_resuming_are_shown_without_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--resume", "--help"])
+    assert ended.value.code == 0
+    assert "--devices-per-seed" in (shown := capsys.readouterr().out) and "--total-steps" in shown
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_setting_is_a_flag(algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:

@@ -37,14 +37,15 @@ from jaxrl.settings.options import dotted_names, option_fields
 HELP = """\
 usage: jaxrl train ALGORITHM --env ENV [OPTIONS]
        jaxrl train ALGORITHM --preset NAME [OPTIONS]
-       jaxrl train --resume FOLDER [--total-steps N] [--trust PACKAGE] [--quiet]
+       jaxrl train --resume FOLDER [--total-steps N] [--devices-per-seed N] [--trust PACKAGE]
+                                   [--quiet] [--distributed]
 
 Train over seeds with regular evaluations, and write logs, a learning curve, checkpoints and the best policies to a folder. A run
 that was stopped or killed resumes from its last checkpoint with --resume, with the same results as without the interruption.
 
 algorithms:
 {algorithms}
-jaxrl train ALGORITHM --help lists all settings and their defaults.
+jaxrl train ALGORITHM --help lists all settings and their defaults, and jaxrl train --resume --help what a resumed run takes.
 
 try:
   jaxrl train ppo --env CartPole-v1 --seeds 8 --out runs/cartpole
