@@ -190,10 +190,10 @@ def make_parser() -> argparse.ArgumentParser:
     accelerator.add_argument("--repeats", type=positive, default=3, help="rounds in which all take turns (default: 3)")
     accelerator.add_argument("--scale", type=fraction, default=1.0, help="shorten all runs, to check that everything works")
 
-    race = commands.add_parser("race", help="seconds to a score with compilation, compared with Rejax and SBX")
+    race = commands.add_parser("race", help="seconds to a score with compilation, compared with three libraries")
     race.add_argument("--repeats", type=positive, default=3, help="rounds in which all take turns (default: 3)")
     race.add_argument("--only", nargs="+", choices=[each.name for each in RACES], default=[], help="races; default: all")
-    peers = ("rejax", "sbx")
+    peers = ("rejax", "sbx", "sb3")
     race.add_argument("--without-peer", nargs="*", choices=peers, metavar="PEER", help="skip these; without a name: skip all")
 
     roofline = commands.add_parser("roofline", help="bounds of the presets' speed on accelerators, on paper; minutes")

@@ -80,6 +80,8 @@ PEERS = {
     )
 }
 
+SB3 = Peer("sb3", "Stable-Baselines3 in torch", ("stable_baselines3", "torch"), lives_with="sbx")
+"""Peer of ``benchmarks.race``, which SBX needs too."""
 EVOSAX = Peer("evosax", "evosax", ("evosax", "gymnax"))
 """Peer of ``benchmarks.evolution``."""
 CORL = Peer("corl", "JAX-CORL", ("distrax", "flax", "omegaconf", "optax", "pydantic", "tqdm"))

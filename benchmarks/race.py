@@ -1,4 +1,4 @@
-"""Seconds from the first line of a program to a score, compilation included: jaxrl, Rejax and SBX, in turn."""
+"""Seconds from the first line of a program to a score, compilation included: jaxrl, Rejax, SBX and Stable-Baselines3, in turn."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 from benchmarks import machine
 from benchmarks.markdown import table
 from benchmarks.numbers import short, with_range
-from benchmarks.peer import PEERS
+from benchmarks.peer import PEERS, SB3
 from benchmarks.protocol import Worker, clean_environment
 from benchmarks.race_cases import EPISODES, EVALUATIONS, RACES, Race
 from benchmarks.record import write_result
 from benchmarks.speed import OURS, say
 
-TITLES = {OURS: "jaxrl"} | {name: PEERS[name].title for name in ("rejax", "sbx")}
+RIVALS = {peer.name: peer for peer in (PEERS["rejax"], PEERS["sbx"], SB3)}
+TITLES = {OURS: "jaxrl"} | {name: peer.title for name, peer in RIVALS.items()}
 
 
 def measure(repeats: int, out: Path, without_peer: Collection[str] | None = None, only: Sequence[str] = ()) -> dict[str, Any]:
@@ -28,14 +29,14 @@ def measure(repeats: int, out: Path, without_peer: Collection[str] | None = None
       without_peer: peers to leave out; empty: all of them.
       only: names of races; empty: all.
     """
-    left_out = {*PEERS} if without_peer is not None and not without_peer else {*(without_peer or ())}
+    left_out = {*RIVALS} if without_peer is not None and not without_peer else {*(without_peer or ())}
     load, result, measured = machine.load_with_warning(), dict[str, Any](), list[dict[str, Any]]()
     for race in RACES:
         if only and race.name not in only:
             continue
         sides = {side: how for side, how in race.sides.items() if side not in left_out}
         for side in sides.keys() - {OURS}:
-            PEERS[side].install()
+            RIVALS[side].install()
         measured.append(run_race(race._replace(sides=sides), repeats))
         result = write_result(out, "race", load=load, races=measured)
     return result
@@ -54,7 +55,9 @@ def run_race(race: Race, repeats: int) -> dict[str, Any]:
 
 def run_once(race: Race, side: str, first_seed: int) -> dict[str, Any]:
     """Run one side in a new process with an empty compilation cache."""
-    python, module = (sys.executable, "race_side") if side == OURS else (str(PEERS[side].python), f"{side}_race")
+    rival = RIVALS.get(side)
+    python = sys.executable if rival is None else str(rival.python)
+    module = "race_side" if rival is None else f"{rival.lives_with or rival.name}_race"
     how = {"score": race.score, "total_steps": race.total_steps, "num_seeds": race.num_seeds, "first_seed": first_seed}
     with tempfile.TemporaryDirectory() as folder:
         variables = clean_environment(Path(folder) / "xla") | {"JAXRL_CACHE_DIR": f"{folder}/jaxrl"}
@@ -81,7 +84,8 @@ def race_report(result: Mapping[str, Any]) -> str:
         f"Seconds from the builder to the first of at most {EVALUATIONS} evaluations ({EPISODES} greedy episodes per seed) that "
         "reaches the score, compilation included, imports not: medians (minimum–maximum) over the runs that reach it, each in a "
         "new process on other seeds. jaxrl has the settings of its presets, Rejax those of its configuration files (on Breakout "
-        "those of jaxrl's preset), SBX RL Zoo's. Rejax cannot stop early: of its run only the share until the score counts.",
+        "those of jaxrl's preset), SBX and Stable-Baselines3 (in torch) those of RL Zoo. Rejax cannot stop early: of its run "
+        "only the share until the score counts.",
     ]
     return "\n\n".join(lines)
 

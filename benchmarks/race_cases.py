@@ -56,7 +56,8 @@ CARTPOLE = Race(
     {
         "jaxrl": {"preset": "ppo-cartpole"},
         "rejax": {"algorithm": "ppo", "env": "CartPole-v1", "settings": REJAX_PPO},
-        "sbx": {"algorithm": "PPO", "env": "CartPole-v1", "settings": SBX_PPO},
+        "sbx": {"library": "sbx", "algorithm": "PPO", "env": "CartPole-v1", "settings": SBX_PPO},
+        "sb3": {"library": "stable_baselines3", "algorithm": "PPO", "env": "CartPole-v1", "settings": SBX_PPO},
     },
 )
 PENDULUM = Race(
@@ -67,7 +68,8 @@ PENDULUM = Race(
     {
         "jaxrl": {"preset": "sac-pendulum"},
         "rejax": {"algorithm": "sac", "env": "Pendulum-v1", "settings": REJAX_SAC},
-        "sbx": {"algorithm": "SAC", "env": "Pendulum-v1", "settings": SBX_SAC},
+        "sbx": {"library": "sbx", "algorithm": "SAC", "env": "Pendulum-v1", "settings": SBX_SAC},
+        "sb3": {"library": "stable_baselines3", "algorithm": "SAC", "env": "Pendulum-v1", "settings": SBX_SAC},
     },
 )
 BREAKOUT = Race(
@@ -81,12 +83,12 @@ BREAKOUT = Race(
     },
 )
 MANY = 128
-"""Seeds at once; SBX trains one at a time."""
+"""Seeds at once; SBX and Stable-Baselines3 train one at a time."""
 
 
 def at_once(race: Race, total_steps: int) -> Race:
     """Return the race of ``MANY`` seeds in one program."""
-    sides = {side: how for side, how in race.sides.items() if side != "sbx"}
+    sides = {side: how for side, how in race.sides.items() if "library" not in how}
     title = f"{race.title}, mean of {MANY} seeds"
     return race._replace(name=f"{race.name}-{MANY}", title=title, num_seeds=MANY, sides=sides, total_steps=total_steps)
 

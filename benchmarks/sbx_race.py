@@ -1,11 +1,11 @@
-"""SBX's side of a race. It runs in SBX's virtual environment, so it does not import jaxrl."""
+"""SBX's and Stable-Baselines3's side of a race. It runs in SBX's virtual environment, so it does not import jaxrl."""
 
 from __future__ import annotations
 
+import importlib
 import time
 from typing import Any
 
-import sbx
 from stable_baselines3.common.callbacks import EvalCallback, StopTrainingOnRewardThreshold
 from stable_baselines3.common.env_util import make_vec_env
 
@@ -15,7 +15,7 @@ from benchmarks.race_cases import EPISODES, EVALUATIONS
 
 def race(how: dict[str, Any], score: float, total_steps: int, num_seeds: int, first_seed: int) -> dict[str, Any]:
     if num_seeds != 1:
-        raise ValueError(f"SBX trains one seed, and {num_seeds} are asked for")
+        raise ValueError(f"{how['library']} trains one seed, and {num_seeds} are asked for")
     begin = time.perf_counter()
     settings = dict(how["settings"])
     num_envs = settings.pop("n_envs")
@@ -23,7 +23,7 @@ def race(how: dict[str, Any], score: float, total_steps: int, num_seeds: int, fi
     every = max(1, total_steps // EVALUATIONS // num_envs)
     stop = StopTrainingOnRewardThreshold(score)
     watch = EvalCallback(tested, callback_on_new_best=stop, n_eval_episodes=EPISODES, eval_freq=every, verbose=0)
-    model = getattr(sbx, how["algorithm"])("MlpPolicy", envs, seed=first_seed, **settings)
+    model = getattr(importlib.import_module(how["library"]), how["algorithm"])("MlpPolicy", envs, seed=first_seed, **settings)
     model.learn(total_steps, callback=watch)
     return {
         "seconds": time.perf_counter() - begin,

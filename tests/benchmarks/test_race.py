@@ -24,7 +24,8 @@ def test_sides_play_the_environment_of_the_preset() -> None:
     for each in RACES:
         preset = PRESETS[each.sides["jaxrl"]["preset"]]
         assert {how["env"] for side, how in each.sides.items() if side != "jaxrl"} == {preset.env}
-        assert ("sbx" in each.sides) <= (each.num_seeds == 1)
+        assert ({"sbx", "sb3"} & {*each.sides}) <= ({"sbx", "sb3"} if each.num_seeds == 1 else set())
+        assert {*each.sides} <= {*race.TITLES}
         assert each.num_seeds in (1, MANY)
 
 
