@@ -148,7 +148,7 @@ class RunFiles:
 
     @property
     def are_kept(self) -> bool:
-        """False for a new run that has logged nothing: its folder is withdrawn if it fails."""
+        """False for a new run that has logged nothing: its folder is withdrawn if it fails, though not if it is interrupted."""
         return not self._is_announced or bool(self._sinks)
 
     def forget_last_record(self) -> None:

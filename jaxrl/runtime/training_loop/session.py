@@ -321,7 +321,7 @@ class Session:
         parts += evaluations_in_words(history, self.plan.total_steps, online=self.driver.agent.online)
         if files:
             parts.append(f"results in {files.folder.shown}")
-        if self.files and self.files.are_kept and (not self.ended or self.failure):
+        if self.files and (not self.ended or (self.failure and self.files.are_kept)):
             parts.append(f"resume with: {self.files.resume_command}")
         return "; ".join(parts)
 
