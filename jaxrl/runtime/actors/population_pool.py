@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -47,8 +48,8 @@ class Member:
         """Return the episodes of some members, and seconds spent on ``diagnostics.PARTS``."""
         before = dict(self.player.watch.seconds)
         policy = jax.device_put(policy_like(self.shapes, [np.array(x) for x in leaves]))
-        self.set_at = time.monotonic()
-        self._set_alarm(max(self.timeout, START_TIMEOUT))  # it compiles, and opens the environments
+        self.set_at = -math.inf  # the first row sets the usual alarm
+        self._set_alarm(max(self.timeout, START_TIMEOUT))  # until then it compiles, and opens the environments
         try:
             played = self.player.play(policy, jax.random.wrap_key_data(jnp.asarray(key_data)), member)
         finally:
