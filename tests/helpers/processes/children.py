@@ -24,7 +24,12 @@ def runs(pid: int) -> bool:
 def stop(pid: int) -> None:
     """Send SIGSTOP and wait until all threads are stopped: the system wakes an orphaned process only if they are."""
     os.kill(pid, signal.SIGSTOP)
-    assert soon(lambda: all(_state(thread) == "T" for thread in Path(f"/proc/{pid}/task").iterdir()))
+    assert soon(lambda: is_stopped(pid))
+
+
+def is_stopped(pid: int) -> bool:
+    """Return True if all threads of a process are stopped."""
+    return all(_state(thread) == "T" for thread in Path(f"/proc/{pid}/task").iterdir())
 
 
 def soon(condition: Callable[[], bool], seconds: float = 60.0) -> bool:

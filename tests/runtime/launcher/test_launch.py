@@ -25,7 +25,7 @@ from jaxrl.runtime.launcher.process import Fault, Kind
 from jaxrl.runtime.launcher.supervisor import LaunchPlan, supervise
 from jaxrl.runtime.system.cores import cpu_devices
 from tests.helpers.command_line import start
-from tests.helpers.processes.children import runs, soon
+from tests.helpers.processes.children import is_stopped, runs, soon
 
 RAISING = '    raise ZeroDivisionError("in the world")'
 SCRIPT = '''
@@ -363,6 +363,7 @@ def test_a_second_ctrl_c_waits_for_nobody() -> None:
 def test_nothing_is_left_of_a_launch_that_is_killed() -> None:
     """Neither of a process that ignores signals, nor of one that is stopped."""
     process = started("0=deaf", "1=stop")
+    assert soon(lambda: is_stopped(int(starts(1)[0][0])))  # one that stops after the launcher's end is not woken by the system
     process.kill()
     process.wait(60)
     assert soon(nothing_runs)
