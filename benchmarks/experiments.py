@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.atari_scores import ATARI_SCORES
 from benchmarks.experiment import Experiment
 from benchmarks.game_scores import GAME_SCORES, GAMES, ONE_PLY
 from benchmarks.minatar_scores import MINATAR_SCORES
@@ -75,20 +76,6 @@ def from_data(bar: Bar) -> Experiment:
     return measured._replace(most_above=bar.most_above)
 
 
-PONG = {
-    "model": {"encoder": "mnih2013"},
-    "num_envs": 8,
-    "rollout_length": 128,
-    "num_epochs": 4,
-    "num_minibatches": 8,
-    "learning_rate": 1e-3,
-    "anneal": True,
-}
-"""PPO's settings for Atari with a higher learning rate, since there are only a fifth as many steps."""
-SMALL_PONG = "envpool:Pong-v5?img_height=42&img_width=42"
-"""Pong with a quarter of the pixels, which a CPU can train on in an hour."""
-
-
 D4PG = {
     **SMALL,
     "critics": {"name": "atoms", "num_atoms": 101, "v_min": -500, "v_max": 0},
@@ -150,9 +137,7 @@ EXPERIMENTS = {
         by_workers("impala", "impala"),
         by_workers("dqn", "apex", 100_000),
         Experiment("ppo-acrobot-gymnasium", "make_ppo", "gymnasium:Acrobot-v1", {}, 500_000, 4, -100),
-        Experiment(
-            "ppo-pong", "make_ppo", SMALL_PONG, PONG, 2_000_000, 1, -10, episodes=32, last_episodes=100, run={"sampler": "xla"}
-        ),
+        *ATARI_SCORES,
         *map(from_data, BARS),
         *MUJOCO_SCORES,
         *TEAM_SCORES,
