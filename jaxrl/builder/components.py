@@ -190,7 +190,9 @@ def resolve_replay(replay: Any, env: Env | HostEnv, config: BufferConfig, *, bef
                 f"augmentation={augmentation} changes single rows of one agent: leave it out, or hindsight, joint_actions and "
                 "cores"
             )
-        return shift_replay(stored(*sizes, before=before, after=after), env.observation_space, augmentation.pixels)
+        return shift_replay(
+            stored(*sizes, before=before, after=after), env.observation_space, augmentation.pixels, augmentation.layout
+        )
     if hindsight is None:
         return stored(*sizes, before=before, after=after)
     check_goals(env, f"hindsight={hindsight.name!r}")

@@ -77,6 +77,10 @@ class AgentConfig(abc.ABC):
         """Return the settings for a model with or without a carry; here themselves."""
         return self
 
+    def for_images(self, layout: str) -> Self:
+        """Return the settings for a model that is told the layout of images, "auto" if it is not; here themselves."""
+        return self
+
     def as_lanes(self, num_agents: int) -> Self:
         """Return the settings as an algorithm sees them if environments have several agents, where each is a lane; here
         themselves."""
@@ -321,6 +325,11 @@ class HindsightConfig(ReplayConfig):
     """Hindsight experience replay, for goal environments: relabel a share of the drawn rows with a goal that was reached."""
     augmentation: Shift | None = added(None)
     """Change of the images in drawn rows, so that the networks generalise."""
+
+    def for_images(self, layout: str) -> Self:
+        if self.augmentation is None or self.augmentation.layout != "auto":
+            return self
+        return dataclasses.replace(self, augmentation=dataclasses.replace(self.augmentation, layout=layout))  # type: ignore[arg-type]
 
     @property
     def rows_around(self) -> int:

@@ -169,7 +169,7 @@ def prepare(
     model = resolve_model(as_network(parts["model"], default_model, network), network, seen)
     if (recurrent := is_recurrent(model)) and not memory:
         raise TypeError(f"{title} learns from single rows, so its model must be memoryless (initial_carry gives ())")
-    structure = structure.for_model(recurrent)
+    structure = structure.for_model(recurrent).for_images(getattr(parts["model"], "keywords", {}).get("image_layout", "auto"))
     if not statistics:
         check_statistics(title, model)
     losses = resolve_losses(parts.get("extra_losses", ()))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.settings.aliases import hint_or, nearest
+from jaxrl.settings.validation import check_hyperparam
 from jaxrl.spaces.trees import show_shapes
 from jaxrl.types import Array
 
@@ -27,7 +28,8 @@ class ScheduleWarning(UserWarning):
 
 
 def doubtful(schedules: Mapping[str, Any], hyperparams: Any, iterations: int | None = None) -> Iterator[str]:
-    """Yield a warning for each schedule whose factor never exceeds ``LEAST``. This computes, so it starts a JAX backend.
+    """Yield a warning for each schedule whose factor never exceeds ``LEAST``, and for each that leaves the hyperparameter's range
+    within the run. This computes, so it starts a JAX backend.
 
     Args:
       schedules: name of a hyperparameter -> function of the iteration.
@@ -37,13 +39,23 @@ def doubtful(schedules: Mapping[str, Any], hyperparams: Any, iterations: int | N
     grid = np.linspace(0, iterations, 101) if iterations else np.array([0, *(2**k for k in range(31))])
     for name, schedule in schedules.items():
         with jax.ensure_compile_time_eval():
-            most = float(np.max(jax.vmap(schedule)(jnp.asarray(grid, jnp.int32))))
+            factors = np.asarray(jax.vmap(schedule)(jnp.asarray(grid, jnp.int32)))
+        value, most = float(getattr(hyperparams, name)), float(factors.max())
+        if iterations:
+            yield from _outside(name, hyperparams, value, factors)
         if most <= LEAST:
-            value = float(getattr(hyperparams, name))
             yield (
                 f"schedules[{name!r}] is at most {most:.3g}, as a factor on {name}={value:.3g}, so the product is at most "
                 f"{most * value:.3g}. If the schedule returns the value itself, divide it: lambda i: schedule(i) / {value:.3g}"
             )
+
+
+def _outside(name: str, hyperparams: Any, value: float, factors: np.ndarray) -> Iterator[str]:
+    for factor in (float(factors.min()), float(factors.max())):
+        try:
+            check_hyperparam(hyperparams, name, round(factor, 6) * value)  # −1e-9 at the end of a cosine is rounding
+        except ValueError as error:
+            yield f"schedules[{name!r}], as a factor on {name}={value:.3g}, leaves its range during the run: {error}"
 
 
 def check_schedules(schedules: Mapping[str, Schedule] | None, fields: tuple[str, ...]) -> dict[str, Schedule]:

@@ -29,9 +29,10 @@ class Augmented(NamedTuple):
     replay: Replay
     space: spaces.Space
     pixels: int
+    layout: str
 
 
-def shift_replay(replay: Replay, observation_space: spaces.Space, pixels: int) -> Replay:
+def shift_replay(replay: Replay, observation_space: spaces.Space, pixels: int, layout: str = "auto") -> Replay:
     """Return a replay that shifts the images of the rows that another one draws.
 
     Each drawn row has a shift for itself, and another one for the observations after it, so that the current and the next image
@@ -42,6 +43,7 @@ def shift_replay(replay: Replay, observation_space: spaces.Space, pixels: int) -
       replay: draws single rows.
       observation_space: that of the rows, with an image.
       pixels: the largest shift in each direction. Edges are repeated.
+      layout: "HWC", "CHW", or "auto": channels first if the first axis is shorter than the last.
 
     Raises:
       ValueError: the observations have no image.
@@ -51,7 +53,7 @@ def shift_replay(replay: Replay, observation_space: spaces.Space, pixels: int) -
             f"augmentation=Shift() is for images, Boxes of shape (height, width, channels), and the observation space is "
             f"{observation_space}: leave it out"
         )
-    parts = Augmented(replay, observation_space, pixels)
+    parts = Augmented(replay, observation_space, pixels, layout)
     return bind(parts, (init, add, draw, take, update, mark_discontinuity), replay.prioritised)
 
 
@@ -78,7 +80,7 @@ def take(parts: Augmented, state: Any, draw: Draw, offset: int | Array) -> Any:
     row = parts.replay.take(state, draw._replace(extras=inner), offset)
     later = jnp.broadcast_to(jnp.asarray(offset) > 0, draw.row.shape)
     chosen = jnp.where(later[:, None], shifts[:, 1], shifts[:, 0])
-    return row._replace(obs=shifted(parts.space, row.obs, chosen))
+    return row._replace(obs=shifted(parts.space, row.obs, chosen, parts.layout))
 
 
 def update(parts: Augmented, state: Any, draw: Draw, priorities: Array) -> Any:
@@ -92,21 +94,21 @@ def mark_discontinuity(parts: Augmented, state: Any) -> Any:
 # ----------------------------------------------------------------------------------------------------------------------- images
 
 
-def shifted(space: spaces.Space, obs: PyTree, shift: Array) -> PyTree:
+def shifted(space: spaces.Space, obs: PyTree, shift: Array, layout: str = "auto") -> PyTree:
     """Shift the images of observations [N, ...] by i32[N, 2] pixels, down and to the right; other entries are unchanged."""
     if isinstance(space, spaces.Dict):
-        return {name: x if name == PRIVILEGED_KEY else shifted(space[name], x, shift) for name, x in obs.items()}
+        return {name: x if name == PRIVILEGED_KEY else shifted(space[name], x, shift, layout) for name, x in obs.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(shifted(part, x, shift) for part, x in zip(space, obs, strict=True))
-    axes = image_axes(space)
+        return tuple(shifted(part, x, shift, layout) for part, x in zip(space, obs, strict=True))
+    axes = image_axes(space, layout)
     return shift_image(obs, shift, axes) if axes else obs
 
 
-def image_axes(space: spaces.Space) -> tuple[int, int] | None:
+def image_axes(space: spaces.Space, layout: str = "auto") -> tuple[int, int] | None:
     """Return the axes of the height and the width of an image, or None for other spaces."""
     if not is_image(space):
         return None
-    return (1, 2) if len(space.shape) == 3 and layout_of(space) == "CHW" else (0, 1)
+    return (1, 2) if len(space.shape) == 3 and layout_of(space, layout) == "CHW" else (0, 1)
 
 
 def shift_image(x: Array, shift: Array, axes: tuple[int, int]) -> Array:

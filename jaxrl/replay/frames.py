@@ -48,13 +48,25 @@ def frame_replay(num_frames: int, replay: ReplayFn = uniform_replay, *, axis: in
       ValueError: ``num_frames`` is less than 2. ``init`` raises it if the observation does not hold this number of frames.
     """
     num_frames = check_count("num_frames", num_frames, at_least=2)
+    return partial(make_frame_replay, num_frames=num_frames, replay=replay, axis=axis)
 
-    def make(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
-        inside = replay(capacity, num_envs, rows_per_add, before=before + num_frames - 1, after=after)
-        part = Frames(inside, num_frames, axis, before, after)
-        return inside._replace(init=partial(init, part), add=partial(add, part), take=partial(take, part))
 
-    return make
+@component("replay")
+def make_frame_replay(
+    capacity: int,
+    num_envs: int,
+    rows_per_add: int,
+    *,
+    before: int,
+    after: int,
+    num_frames: int,
+    replay: ReplayFn,
+    axis: int,
+) -> Replay:
+    """Make the replay of ``frame_replay``, which describes the last three arguments."""
+    inside = replay(capacity, num_envs, rows_per_add, before=before + num_frames - 1, after=after)
+    part = Frames(inside, num_frames, axis, before, after)
+    return inside._replace(init=partial(init, part), add=partial(add, part), take=partial(take, part))
 
 
 def init(part: Frames, example: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from jaxrl.replay import ReplayFn
 from jaxrl.replay.prioritised import prioritised_replay
 from jaxrl.replay.recent import recent_replay
@@ -74,6 +76,9 @@ class Shift(Option):
 
     pixels: Count = 4
     """The largest shift in each direction; edges are repeated."""
+    layout: Literal["auto", "HWC", "CHW"] = "auto"
+    """Layout of the images. "auto": that of ``image_layout`` among the arguments of ``model``; without it, channels first if the
+    first axis is shorter than the last."""
 
 
 @option("future")

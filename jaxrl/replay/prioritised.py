@@ -72,14 +72,26 @@ def prioritised_replay(*, priority_exponent: float = 0.6, importance_exponent: f
     """
     for name, value in (("priority_exponent", priority_exponent), ("importance_exponent", importance_exponent)):
         check_number(name, value, Range(0, 1))
-    exponents = Exponents(float(priority_exponent), float(importance_exponent))
+    alpha, beta = float(priority_exponent), float(importance_exponent)
+    return partial(make_prioritised_replay, priority_exponent=alpha, importance_exponent=beta)
 
-    def make(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
-        ring = make_ring(capacity, num_envs, rows_per_add, before=before, after=after)
-        functions = (init, add, partial(draw, exponents), take, partial(update, exponents), mark_discontinuity)
-        return bind(ring, functions, prioritised=True)
 
-    return make
+@component("replay")
+def make_prioritised_replay(
+    capacity: int,
+    num_envs: int,
+    rows_per_add: int,
+    *,
+    before: int,
+    after: int,
+    priority_exponent: float,
+    importance_exponent: float,
+) -> Replay:
+    """Make the replay of ``prioritised_replay``, which describes the exponents."""
+    ring = make_ring(capacity, num_envs, rows_per_add, before=before, after=after)
+    exponents = Exponents(priority_exponent, importance_exponent)
+    functions = (init, add, partial(draw, exponents), take, partial(update, exponents), mark_discontinuity)
+    return bind(ring, functions, prioritised=True)
 
 
 def init(ring: Ring, example: Rows) -> PrioritisedState:

@@ -8,6 +8,7 @@ minus the period.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -87,29 +88,39 @@ def sequence_replay(starts: ReplayFn | None = None, *, period: int | None = None
     if period is not None:
         period = check_count("period", period)
     draws = starts or prioritised_replay(priority_exponent=0.9)
+    return partial(make_sequence_replay, starts=draws, period=period, num_agents=num_agents)
 
-    def make(capacity: int, num_envs: int, rows_per_add: int, /, *, before: int, after: int) -> Replay:
-        whole = make_ring(capacity, num_envs, rows_per_add, before=before, after=after)
-        every = whole.rows_per_add if period is None else period
-        if whole.rows_per_add % every:
-            raise ValueError(
-                f"period={every} must divide the {whole.rows_per_add} rows of an add: change the period or rollout_length"
-            )
-        earlier, later = -(-whole.before // every), whole.after // every
-        if whole.capacity // every < (periods := earlier + 1 + later):
-            raise ValueError(
-                f"capacity={whole.capacity} rows per environment do not hold a sequence: {periods * every} are needed "
-                f"for {whole.after + 1} rows with {whole.before} before them, in periods of {every}"
-            )
-        count = whole.capacity // every
-        ring = whole._replace(capacity=count * every)
-        starts_replay = draws(
-            count, whole.num_envs // max(1, num_agents), whole.rows_per_add // every, before=earlier, after=later
+
+@component("replay")
+def make_sequence_replay(
+    capacity: int,
+    num_envs: int,
+    rows_per_add: int,
+    *,
+    before: int,
+    after: int,
+    starts: ReplayFn,
+    period: int | None,
+    num_agents: int,
+) -> Replay:
+    """Make the replay of ``sequence_replay``, which describes the last three arguments."""
+    whole = make_ring(capacity, num_envs, rows_per_add, before=before, after=after)
+    every = whole.rows_per_add if period is None else period
+    if whole.rows_per_add % every:
+        raise ValueError(
+            f"period={every} must divide the {whole.rows_per_add} rows of an add: change the period or rollout_length"
         )
-        parts = Parts(ring, starts_replay, every, num_agents)
-        return bind(parts, (init, add, draw, take, update, mark_discontinuity), starts_replay.prioritised)
-
-    return make
+    earlier, later = -(-whole.before // every), whole.after // every
+    if whole.capacity // every < (periods := earlier + 1 + later):
+        raise ValueError(
+            f"capacity={whole.capacity} rows per environment do not hold a sequence: {periods * every} are needed "
+            f"for {whole.after + 1} rows with {whole.before} before them, in periods of {every}"
+        )
+    count = whole.capacity // every
+    ring = whole._replace(capacity=count * every)
+    starts_replay = starts(count, whole.num_envs // max(1, num_agents), whole.rows_per_add // every, before=earlier, after=later)
+    parts = Parts(ring, starts_replay, every, num_agents)
+    return bind(parts, (init, add, draw, take, update, mark_discontinuity), starts_replay.prioritised)
 
 
 def init(parts: Parts, example: CarriedRows) -> SequenceState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -98,11 +99,24 @@ def check_rows(rows: ReplayRow, env: Env | HostEnv, reached: np.ndarray, first: 
         if np.issubdtype(x.dtype, np.floating):
             name = "obs" + jax.tree_util.keystr(where)
             wrong[f"{name} that is not finite"] = seen & ~np.isfinite(x).reshape((*seen.shape, -1)).all(-1)
+    for name, space, x in _choices(env.observation_space, rows.obs):
+        start = np.asarray(space.start)
+        within = (x >= start) & (x < start + (space.n if isinstance(space, spaces.Discrete) else space.nvec))
+        wrong[f"{name} outside {space}"] = seen & ~within.reshape((*seen.shape, -1)).all(-1)
     for problem, where in wrong.items():
         if where.any():
             row, lane = np.argwhere(where)[0]
             raise ValueError(f"row {first + row} of environment {lane} has {problem}")
     return goes_on[-1]
+
+
+def _choices(space: spaces.Space, obs: Any, name: str = "obs") -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name, the space and the values of each Discrete or MultiDiscrete part of observations."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, part in space.items() if isinstance(space, spaces.Dict) else enumerate(space):
+            yield from _choices(part, obs[key], f"{name}[{key!r}]")
+    elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        yield name, space, obs
 
 
 def _possible(space: spaces.Space, action: Any) -> Any:

@@ -72,7 +72,12 @@ COMPONENTS = {
         "jaxrl.optimize:clipped_rmsprop",
         "jaxrl.optimize:sgd",
     ],
-    "replay": ["jaxrl.replay.uniform:uniform_replay"],
+    "replay": [
+        "jaxrl.replay.frames:make_frame_replay",
+        "jaxrl.replay.prioritised:make_prioritised_replay",
+        "jaxrl.replay.sequence:make_sequence_replay",
+        "jaxrl.replay.uniform:uniform_replay",
+    ],
 }
 """Builder keyword -> names that a folder may store there. Arguments of these, and of custom parts, may be one of ``VALUES``."""
 VALUES = [

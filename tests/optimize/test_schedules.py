@@ -60,6 +60,14 @@ def test_what_looks_like_a_value(schedule: Any, iterations: int | None, told: bo
     assert bool([*doubtful({"ent_coef": schedule}, hyperparams, iterations)]) == told
 
 
+def test_factors_that_leave_the_range() -> None:
+    hyperparams = agent(None).hyperparams
+    (said,) = doubtful({"gamma": lambda i: 1.0 + i / 1000}, hyperparams, 100)
+    assert said.startswith("schedules['gamma'], as a factor on gamma=0.99, leaves its range during the run: gamma=")
+    assert [*doubtful({"learning_rate": lambda i: 1.0 - i / 50}, hyperparams, 100)]
+    assert not [*doubtful({"learning_rate": lambda i: 1.0 - i / 50}, hyperparams)]  # the length of the run is unknown
+
+
 def test_factors_are_told_of_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     faked(monkeypatch, {})
     good = agent({"learning_rate": optax.linear_schedule(1.0, 0.0, 100)})

@@ -52,6 +52,22 @@ def test_only_images_of_the_policy_are_shifted() -> None:
         np.testing.assert_array_equal(after[name], obs[name])
 
 
+def test_the_layout_is_that_of_the_network() -> None:
+    """Or of the option. A guess would take the short first axis for channels."""
+    wide = spaces.Box(0, 255, (3, 6, 8), np.uint8)
+    image = np.arange(3 * 6 * 8, dtype=np.uint8).reshape(1, 3, 6, 8)
+    shift = jnp.array([[1, 2]])
+    np.testing.assert_array_equal(shifted(wide, image, shift, "HWC"), shift_image(image, shift, (0, 1)))
+    np.testing.assert_array_equal(shifted(wide, image, shift), shift_image(image, shift, (1, 2)))
+    layouts = []
+    for model, layout in (({}, "auto"), ({"image_layout": "HWC"}, "auto"), ({}, "HWC"), ({"image_layout": "CHW"}, "HWC")):
+        structure = jaxrl.make_dqn("Breakout-MinAtar", model=model, augmentation=Shift(layout=layout)).spec["settings"][
+            "augmentation"
+        ]
+        layouts.append(structure["layout"])
+    assert layouts == ["auto", "HWC", "HWC", "HWC"]
+
+
 @pytest.mark.parametrize("prioritised", [False, True])
 def test_the_current_and_the_reached_image_are_shifted_apart(prioritised: bool) -> None:
     """In transitions of three steps. Shifts reach ±2 pixels; other fields and what is stored do not change."""
@@ -111,6 +127,7 @@ def test_agents_learn_from_shifted_boards(rule: str, settings: dict[str, Any]) -
     [
         ({"augmentation": Shift()}, r"augmentation=Shift\(\) is for images, .* and the observation space is Box"),
         ({"augmentation": {"name": "shift", "pixels": 0}}, "pixels=0 must be an integer >= 1"),
+        ({"augmentation": {"name": "shift", "layout": "WHC"}}, "layout='WHC' must be one of 'auto', 'HWC', 'CHW'"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxrl
 from jaxrl.envs.checks.check_env import COMPILE_FAST
 from jaxrl.envs.wrappers import frame_stack
 from jaxrl.replay.frames import frame_replay
@@ -97,6 +98,12 @@ def test_it_learns_what_a_replay_of_whole_stacks_does() -> None:
     ]
     (ours, _), (theirs, _) = (program(jax.random.key(0)) for program in step)
     assert_bit_equal(ours.learner.params, theirs.learner.params)
+
+
+def test_an_agent_with_frames_can_be_rebuilt() -> None:
+    made = small_dqn(frame_stack(probes.truncation(), 4), replay=frame_replay(4))
+    again = jaxrl.build(made.spec, env=made.env)
+    assert again.spec["parts"]["replay"] == made.spec["parts"]["replay"] and replay_bytes(again) == replay_bytes(made)
 
 
 def test_observations_that_are_no_stacks_are_refused() -> None:

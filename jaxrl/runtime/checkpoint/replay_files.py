@@ -24,7 +24,8 @@ def save_replay(path: str | os.PathLike[str], state: Any) -> None:
     """Write the rows of a replay buffer to a NumPy ``.npz`` file, oldest first: arrays [N, B, ...] for N rows of B environments.
 
     Its arrays are ``obs``, or ``obs.NAME`` for each part of a Dict, ``action``, ``reward``, ``terminated`` and ``valid``. Rows
-    are those of a ``Rollout``: a row that is not valid follows the end of an episode and holds its last observation.
+    are those of a ``Rollout``: a row that is not valid follows the end of an episode and holds its last observation. Rows of
+    ``frame_replay`` hold only the newest frame, so no agent can load them.
 
     Args:
       state: AgentState or LearnerState of one seed of an algorithm with replay.
@@ -105,7 +106,8 @@ def _open(path: Path, file: Arrays, agent: Agent) -> tuple[list[Column], Any]:
         if (column.shape, column.dtype) != (wanted.shape, wanted.dtype) or len(leading) != 2:
             raise ValueError(
                 f"{path}: {_name(where)} is {show_shapes(column)}, but for {agent.env.name} it must be {show_shapes(wanted)}: "
-                "use an environment with the same spaces as the one that the rows come from"
+                "use an environment with the same spaces as the one that the rows come from. Rows of frame_replay hold only the "
+                "newest frame and cannot be loaded"
             )
     count, num_lanes = leading
     if num_lanes != agent.num_lanes:

@@ -22,7 +22,7 @@ from jaxrl.runtime.datasets.layouts import D4RL, Spaces, cast_to_spaces, from_d4
 from jaxrl.runtime.system.disk import absolute, check_writable, parse_json, replacing
 from jaxrl.runtime.system.memory import available_on_host, show_bytes
 from jaxrl.settings.packages import import_package
-from jaxrl.spaces.trees import realize_space
+from jaxrl.spaces.trees import realize_space, show_shapes
 from jaxrl.types import EnvLike, PyTree
 
 MINARI = "minari:"
@@ -63,10 +63,8 @@ def load_dataset(source: str | os.PathLike[str], env: EnvLike | None = None) -> 
             raise ValueError(f"{text} is a folder without .npz files: give a file, or a folder of files of jaxrl.save_replay")
         check_fits(files, text)
         parts = [_read(file, bound) for file in files]
-        lanes: list[Any] = [rows if rows.valid.ndim == 2 else jax.tree.map(lambda x: x[:, None], rows) for rows, _ in parts]
-        flat = [one_after_another(rows) for rows in lanes]
-        joined: Any = jax.tree.map(lambda *leaves: np.concatenate(leaves), *flat)
-        return _made(joined, bound or parts[0][1], os.fspath(absolute(path)), text)
+        env_or_known = bound or _shared_spaces(files, [known for _, known in parts])
+        return _made(_joined(files, [rows for rows, _ in parts]), env_or_known, os.fspath(absolute(path)), text)
     check_fits([path], text)
     rows, known = _read(path, bound)
     return _made(rows, bound or known, os.fspath(absolute(path)), text)
@@ -147,7 +145,34 @@ def check_target(path: str | os.PathLike[str]) -> None:
         check_writable(text, "out", make_folder=True)
 
 
+def _joined(files: Sequence[Path], parts: Sequence[ReplayRow]) -> ReplayRow:
+    """Return the rows of several files in one lane. Raise ValueError if those of two files differ in shape."""
+    lanes: list[Any] = [rows if rows.valid.ndim == 2 else jax.tree.map(lambda x: x[:, None], rows) for rows in parts]
+    flat = [one_after_another(rows) for rows in lanes]
+    shapes = [jax.tree.map(lambda x: np.empty(x.shape[1:], x.dtype), rows) for rows in flat]
+    for file, shape in zip(files, shapes, strict=True):
+        if jax.tree.map(np.shape, shape) != jax.tree.map(np.shape, shapes[0]):
+            raise ValueError(f"{file} has rows {show_shapes(shape)}, and {files[0]} {show_shapes(shapes[0])}: they must agree")
+    joined: Any = jax.tree.map(lambda *leaves: np.concatenate(leaves), *flat)
+    return joined
+
+
+def _shared_spaces(files: Sequence[Path], known: Sequence[Spaces | None]) -> Spaces | None:
+    """Return the spaces that files hold, None if none does. Raise ValueError if those of two files differ."""
+    held = [(file, each) for file, each in zip(files, known, strict=True) if each is not None]
+    for file, each in held:
+        if each[:2] != held[0][1][:2]:
+            raise ValueError(f"{file} and {held[0][0]} hold different spaces: give the environment that both come from, env=…")
+    return held[0][1] if held else None
+
+
 def _made(rows: ReplayRow, env: Any, path: str, shown: str) -> Dataset:
+    """Return the dataset of rows.
+
+    Args:
+      env: has their spaces; None: those that D4RL's arrays show.
+    """
+    env = env if env is not None else _spaces_of(rows, shown)
     try:
         return make_dataset(cast_to_spaces(rows, env), env, path)
     except ValueError as error:
@@ -158,18 +183,18 @@ def _made(rows: ReplayRow, env: Any, path: str, shown: str) -> Dataset:
 
 
 def _read(path: Path, env: Any) -> tuple[ReplayRow, Any]:
-    """Return the rows of a file, and its spaces."""
+    """Return the rows of a file, and the spaces that it holds or those of ``env``; None if it holds none, as D4RL's files."""
     if path.suffix in HDF5:
         h5py = import_package("h5py", f"reading {path.name}", extra="minari")
         with path.open("rb") as opened, h5py.File(opened, "r") as file:
             wanted = [name for name in (*D4RL, "timeouts", "next_observations") if name in file]
             arrays = {name: np.asarray(file[name]) for name in wanted}
-        return _guarded(path, lambda: from_d4rl(arrays)), env or _spaces_of(arrays, path)
+        return _guarded(path, lambda: from_d4rl(arrays)), env
     with open_arrays(path) as file:
         names = file.names
         if "observations" in names:
             arrays = {name: _whole(file, name) for name in (*D4RL, "timeouts", "next_observations") if name in names}
-            return _guarded(path, lambda: from_d4rl(arrays)), env or _spaces_of(arrays, path)
+            return _guarded(path, lambda: from_d4rl(arrays)), env
         known = _known_spaces(file, path) if SPACES in names else env
         if known is None:
             raise ValueError(f"{path} holds no spaces: give the environment, load_dataset({path.name!r}, env=…)")
@@ -199,15 +224,15 @@ def _known_spaces(file: Arrays, path: Path) -> Spaces:
         raise ValueError(f"{path} is damaged: its spaces cannot be read ({error})") from None
 
 
-def _spaces_of(arrays: Any, path: Path) -> Spaces:
-    """Return spaces for D4RL's arrays: real observations without bounds, and actions in [−1, 1] or numbers of choices."""
-    obs, action = arrays["observations"], arrays["actions"]
+def _spaces_of(rows: ReplayRow, name: str) -> Spaces:
+    """Return spaces for rows of D4RL: real observations without bounds, and actions in [−1, 1] or numbers of choices."""
+    action = rows.action
     if np.issubdtype(action.dtype, np.integer):
         chosen: spaces.Space = spaces.Discrete(int(action.max()) + 1)
     else:
         bound = max(1.0, float(np.abs(action).max()))
         chosen = spaces.Box(-bound, bound, action.shape[1:], np.float32)
-    return Spaces(spaces.Box(-np.inf, np.inf, obs.shape[1:], np.float32), chosen, path.name)
+    return Spaces(spaces.Box(-np.inf, np.inf, rows.obs.shape[1:], np.float32), chosen, name)
 
 
 def _read_minari(dataset_id: str) -> tuple[ReplayRow, Spaces]:

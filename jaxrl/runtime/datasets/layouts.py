@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
+from jaxrl.replay.dataset import leaf_name
 from jaxrl.replay.transitions import ReplayRow, example_row
 from jaxrl.types import PyTree
 
@@ -51,7 +52,9 @@ def from_d4rl(arrays: Mapping[str, Any]) -> ReplayRow:
     """Return the rows of D4RL's arrays (Fu et al. 2020), [N, ...].
 
     Without ``next_observations`` the last step of an episode that was cut off is left out, since the observation that it reached
-    is unknown; its own observation is the last one. Where both flags are set, the episode terminated.
+    is unknown; its own observation is the last one. Where both flags are set, the episode terminated. With
+    ``next_observations``, an episode is also cut off where the following row has another observation, so transitions may be in
+    any order.
 
     Raises:
       ValueError: an array is missing, or has another length.
@@ -72,10 +75,19 @@ def from_d4rl(arrays: Mapping[str, Any]) -> ReplayRow:
         reached = np.asarray(arrays["next_observations"])
         if reached.shape != obs.shape:
             raise ValueError(f"next_observations is {list(reached.shape)}, and observations {list(obs.shape)}: they must agree")
+        ends[:-1] |= ~_alike(reached[:-1], obs[1:])
         return rows_of(obs, action, reward, terminated, ends, reached[ends])
     columns: Any = (obs, action, reward.astype(np.float32), terminated, ~(ends & ~terminated))
     # A step that terminated is followed by the next episode: a row in between is missing, whose observation is not used.
     return _with_ends(ReplayRow(*columns), terminated)
+
+
+def _alike(reached: np.ndarray, following: np.ndarray) -> np.ndarray:
+    """Return bool[N], true where two observations are the same up to rounding; values that are not numbers are."""
+    same = reached == following
+    if np.issubdtype(reached.dtype, np.floating):
+        same |= np.isclose(reached, following, rtol=1e-5, atol=1e-6, equal_nan=True)
+    return same.reshape(len(same), -1).all(1)
 
 
 def _with_ends(rows: ReplayRow, after: np.ndarray) -> ReplayRow:
@@ -116,19 +128,33 @@ def _parts(episodes: Iterable[Any], tree: Callable[[Any], PyTree]) -> Iterator[R
 
 
 def cast_to_spaces(rows: ReplayRow, env: Any) -> ReplayRow:
-    """Return rows with the types of the spaces: a file may hold float64 for float32, or int64 for int32."""
+    """Return rows with the types of the spaces: a file may hold float64 for float32, or int64 for int32, and axes of length 1.
+
+    Raises:
+      ValueError: the observations have another structure, or a value is not one of the type, such as 0.5 for an integer.
+    """
     example = example_row(env.observation_space, env.action_space)
     wanted = jax.tree.structure(example)
     if jax.tree.structure(rows) != wanted:
         raise ValueError(
             f"the file's observations are {jax.tree.structure(rows.obs)}, and must be {jax.tree.structure(example.obs)}"
         )
-
-    def cast(x: Any, like: Any) -> np.ndarray:
-        x = np.asarray(x)
-        if x.shape[1:] != like.shape and x.size == len(x) * like.size:
-            x = x.reshape(len(x), *like.shape)
-        return x if x.dtype == like.dtype else x.astype(like.dtype)
-
-    out: Any = jax.tree.map(cast, rows, example)
+    out: Any = jax.tree.map_with_path(_cast, rows, example)
     return out
+
+
+def _cast(where: Any, x: Any, like: Any) -> np.ndarray:
+    x = np.asarray(x)
+    if [size for size in x.shape[1:] if size != 1] == [size for size in like.shape if size != 1]:
+        x = x.reshape(len(x), *like.shape)
+    if x.dtype == like.dtype:
+        return x
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = x.astype(like.dtype)
+    if not np.issubdtype(like.dtype, np.floating) and (wrong := cast != x).any():
+        first = tuple(np.argwhere(wrong)[0])
+        raise ValueError(
+            f"{leaf_name(where)} of row {first[0]} holds {x[first]}, and must hold {like.dtype}: convert the file's values, or "
+            "give spaces that have them"
+        )
+    return cast

@@ -16,7 +16,7 @@ from jaxrl.replay.dataset import Dataset, make_dataset
 from jaxrl.replay.transitions import ReplayRow
 from jaxrl.runtime.datasets import files
 from jaxrl.runtime.datasets.describe import description, hints, in_lines
-from jaxrl.runtime.datasets.layouts import Spaces, from_d4rl, rows_of
+from jaxrl.runtime.datasets.layouts import Spaces, cast_to_spaces, from_d4rl, rows_of
 from tests.helpers.agents import small
 from tests.helpers.datasets import random_dataset
 
@@ -77,7 +77,9 @@ def arrays(terminals: list[int], timeouts: list[int], with_next: bool) -> dict[s
         "timeouts": np.asarray(timeouts, bool),
     }
     if with_next:
-        found["next_observations"] = found["observations"] + 0.5
+        ends = found["terminals"] | found["timeouts"]
+        ends[-1] = True
+        found["next_observations"] = found["observations"] + np.where(ends, 0.5, 1.0)[:, None]
     return found
 
 
@@ -86,6 +88,17 @@ def test_d4rl_with_next_observations_loses_nothing() -> None:
     assert rows.valid.tolist() == [1, 1, 0, 1, 1, 0, 1, 0, 1, 0]
     assert rows.obs[:, 0].tolist() == [0, 1, 1.5, 2, 3, 3.5, 4, 4.5, 5, 5.5]
     assert rows.terminated.tolist() == [0, 1, 0, 0, 0, 0, 1, 0, 0, 0]  # where both flags are set it terminated
+
+
+def test_d4rl_transitions_in_any_order_stay_apart() -> None:
+    """A step is the end of a piece that was cut off where the following row is not the one that it reached."""
+    in_order = arrays([0] * 5 + [1], [0] * 6, with_next=True)
+    shuffled = {name: x[[0, 1, 4, 5, 2, 3]] for name, x in in_order.items()}
+    rows = from_d4rl({name: x for name, x in shuffled.items() if name != "timeouts"})
+    assert rows.obs[:, 0].tolist() == [0, 1, 2, 4, 5, 5.5, 2, 3, 4] and rows.valid.tolist() == [1, 1, 0] * 3
+    assert np.flatnonzero(rows.terminated).tolist() == [4]
+    rounded = {**in_order, "next_observations": in_order["next_observations"] * (1 + 1e-7)}
+    assert len(from_d4rl(rounded).valid) == 7
 
 
 def test_d4rl_without_them_drops_the_last_step_of_what_was_cut_off() -> None:
@@ -132,6 +145,59 @@ def test_files_of_replay_buffers(tmp_path: Path) -> None:
     other = jaxrl.load_dataset(tmp_path / "folder" / "1.npz", env="Pendulum-v1")
     assert both.info.rows == one.info.rows + other.info.rows and both.info.episodes == one.info.episodes + other.info.episodes
     assert both.info.path == str(tmp_path / "folder")
+
+
+def test_values_that_the_spaces_cannot_hold_are_refused() -> None:
+    space = spaces.Box(0, 255, (2, 3, 1), np.uint8)
+    env = Spaces(space, spaces.Discrete(2), "images")
+    good = {
+        **arrays([0, 1], [0, 0], with_next=False),
+        "observations": np.full((2, 2, 3, 1), 7.0),
+        "actions": np.array([[0], [1]]),
+    }
+    rows = cast_to_spaces(from_d4rl(good), env)
+    assert rows.obs.dtype == np.uint8 and rows.action.dtype == np.int32 and rows.action.shape == (3,)
+    for name, values, message in (
+        ("actions", np.array([0.0, 0.9]), "action of row 1 holds 0.9, and must hold int32"),
+        ("actions", np.array([2**32, 1]), "action of row 0 holds 4294967296, and must hold int32"),
+        ("observations", np.full((2, 2, 3, 1), 0.5), "obs of row 0 holds 0.5, and must hold uint8"),
+        ("observations", np.full((2, 2, 3, 1), 300), "obs of row 0 holds 300, and must hold uint8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cast_to_spaces(from_d4rl({**good, name: values}), env)
+    channels_first = from_d4rl({**good, "observations": np.zeros((2, 3, 2, 1), np.uint8)})
+    with pytest.raises(ValueError, match=r"obs is uint8\[3, 2, 1\]|must be"):
+        make_dataset(cast_to_spaces(channels_first, env), env)  # type: ignore[arg-type]
+
+
+def test_choices_outside_the_observation_space_are_refused() -> None:
+    env = Spaces(spaces.Dict({"room": spaces.Discrete(5), "doors": spaces.MultiDiscrete([2, 3])}), spaces.Discrete(2), "rooms")
+    obs = {"room": np.array([0, 4, 1], np.int32), "doors": np.array([[0, 0], [1, 2], [1, 1]], np.int32)}
+    flat = np.zeros(3, np.float32)
+    rows = ReplayRow(obs, flat.astype(np.int32), flat, flat > 0, np.array([True, True, False]))
+    make_dataset(rows, env)  # type: ignore[arg-type]
+    for name, value in (("room", 5), ("room", -1), ("doors", [0, 3])):
+        wrong = {**obs, name: obs[name].copy()}
+        wrong[name][2] = value  # the observation that the last row reached
+        with pytest.raises(ValueError, match=rf"row 2 of environment 0 has obs\['{name}'\] outside (Multi)?Discrete"):
+            make_dataset(rows._replace(obs=wrong), env)  # type: ignore[arg-type]
+
+
+def test_files_of_a_folder_must_agree(tmp_path: Path) -> None:
+    """The spaces of D4RL's files are those that all of them need."""
+    few, more = arrays([0, 1], [0, 0], True), arrays([0, 1], [0, 0], True)
+    for number, (values, actions) in enumerate([(few, [0, 1]), (more, [2, 0])]):
+        np.savez(tmp_path / f"{number}.npz", **{**values, "actions": np.array(actions)})
+    data = jaxrl.load_dataset(tmp_path)
+    assert data.info.action_space == spaces.Discrete(3) and data.info.rows == 4
+    np.savez(tmp_path / "2.npz", **{**few, "observations": np.zeros((2, 3)), "next_observations": np.zeros((2, 3))})
+    with pytest.raises(ValueError, match=r"2.npz has rows .*\[3\].*, and .*0.npz .*\[1\].*: they must agree"):
+        jaxrl.load_dataset(tmp_path)
+    (tmp_path / "held").mkdir()
+    for env in ("Pendulum-v1", "MountainCarContinuous-v0"):
+        jaxrl.save_dataset(tmp_path / "held" / f"{env}.npz", random_dataset(env))
+    with pytest.raises(ValueError, match=r"has rows .*they must agree|hold different spaces: give the environment"):
+        jaxrl.load_dataset(tmp_path / "held")
 
 
 def test_rows_are_spread_around_their_ends() -> None:
