@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ from jaxrl.envs.ids import (
     EnvId,
     UnknownName,
     check_known,
+    check_option,
     defaults_of,
     format_id,
     parse_id,
@@ -93,13 +95,22 @@ def make_env(env_id: str | Callable[..., Any], /, **options: Any) -> Env | HostE
 
         parsed = parsed._replace(wrappers=tuple(map(bind_call, parsed.wrappers)))
     canonical_id = format_id(parsed)
-    if canonical_id not in _MADE:
+    if canonical_id not in _MADE or _MADE_BY.get(canonical_id) is not _function_of(parsed):
         _MADE[canonical_id] = _make(canonical_id)
+        _MADE_BY[canonical_id] = _function_of(parsed)
     return _MADE[canonical_id]
 
 
 _MADE: dict[str, Env | HostEnv] = {}
 """Environments made so far, by canonical id."""
+_MADE_BY: dict[str, Any] = {}
+"""By canonical id, the user's function that made the environment, or None. It is another one after ``importlib.reload``."""
+
+
+def _function_of(parsed: EnvId) -> Any:
+    """Return the function of an imported module that an id names; None if it names none."""
+    module, _, function = f"{parsed.backend}:{parsed.name}".rpartition(":")
+    return getattr(sys.modules.get(module.rpartition(":")[2]), function, None)
 
 
 def resolve_env(env: EnvLike) -> Env | HostEnv:
@@ -294,4 +305,16 @@ def _call_factory(env_id: EnvId) -> Any:
     for name, default in arguments.items():
         if default is inspect.Parameter.empty and name not in options:
             raise ValueError(f"{label} needs the option {name!r}: make_env({label!r}, {name}=...)")
+    for name, value in options.items():
+        _check_own_option(label, name, value, arguments.get(name))
     return factory(**options)
+
+
+def _check_own_option(label: str, name: str, value: Any, default: Any) -> None:
+    """Raise ValueError for an option of a user's function whose value is text where it cannot be meant."""
+    if isinstance(default, bool):
+        check_option(label, name, value, default)
+    elif isinstance(value, str) and isinstance(default, int | float):
+        raise ValueError(f"{label}: option {name}={shortened(value)} must be a number (its default is {default})")
+    elif isinstance(value, str) and value in ("true", "false", "none"):
+        raise ValueError(f"{label}: option {name}={value} is text: write {value.capitalize()}")

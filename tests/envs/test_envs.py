@@ -1,5 +1,6 @@
 """Ids, the registry, and environments of user modules."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -216,6 +217,8 @@ def test_a_function_of_a_module_is_an_environment(my_envs):
         ("corridor", {"lenght": 3}, ValueError, "no option 'lenght'. Did you mean 'length'"),
         ("picky", {}, ValueError, "needs the option 'size'"),
         ("number", {}, TypeError, "number returned int; it must return a jaxrl.types.Env"),
+        ("corridor", {"length": "long"}, ValueError, r"option length='long' must be a number \(its default is"),
+        ("anything", {"sparse": "false"}, ValueError, "option sparse=false is text: write False"),
     ],
 )
 def test_errors_about_a_module(my_envs, name, options, error, message):
@@ -226,6 +229,16 @@ def test_errors_about_a_module(my_envs, name, options, error, message):
 def test_a_module_that_fails_to_import_is_not_an_unknown_backend(my_envs):
     with pytest.raises(ModuleNotFoundError, match="package_that_is_not_there"):
         make_env("my_package.broken:corridor")
+
+
+def test_a_module_that_is_reloaded_makes_its_environments_anew(my_envs):
+    before = make_env(f"{my_envs}:corridor")
+    wrapped = make_env(f"{my_envs}:corridor|time_limit(7)")
+    assert make_env(f"{my_envs}:corridor") is before
+    importlib.reload(sys.modules[my_envs])
+    after = make_env(f"{my_envs}:corridor")
+    assert after is not before and make_env(f"{my_envs}:corridor") is after
+    assert make_env(f"{my_envs}:corridor|time_limit(7)") is not wrapped
 
 
 def test_an_environment_of_main_has_no_id(monkeypatch, my_envs):

@@ -194,7 +194,9 @@ class Running:
         if self._task.learning.get("episodic_life") and "lives" not in info:
             raise Wrong("info has no 'lives', which episodic_life=True needs: leave that option out")
         entries = {name: np.asarray(info[name]) for name in TOLD if name != "reward" and name in info}
-        dtypes = {name: narrow(x.dtype) for name, x in entries.items() if x.ndim == 0 and x.dtype.kind in "biuf"}
+        numbers = {name: x.dtype for name, x in entries.items() if x.ndim == 0 and x.dtype.kind in "biuf"}
+        # The cost of 0 or the False of a reset may be followed by 0.5.
+        dtypes = {name: narrow(dtype) if name == "lives" else np.dtype(np.float32) for name, dtype in numbers.items()}
         return dtypes | ({"reward": np.dtype(np.float32)} if self._task.learning.get("reward_clip") else {})
 
     def _actions(self, action: Any) -> np.ndarray:

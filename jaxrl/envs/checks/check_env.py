@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.checks.check_host import NUM_ENVS, Say, host_problems
-from jaxrl.envs.checks.space_problems import abstract, choice_problems, mask_problems
+from jaxrl.envs.checks.space_problems import abstract_action, choice_problems, mask_problems
 from jaxrl.envs.checks.validate import EnvError, abstract_key, bits, explain, find_problems, outside, picture_problem, same
 from jaxrl.settings.validation import check_count
 from jaxrl.spaces.action_masks import MASK_KEY, allowed
@@ -47,7 +47,7 @@ def _hidden_state_problems(env: Env) -> list[str]:
     """Trace ``reset`` and ``step`` twice. A pure function gives the same program both times."""
     try:
         env_state, _ = jax.eval_shape(lambda *a: env.reset(*a), abstract_key(), env.params)
-        action = abstract(env.action_space, env.num_agents)
+        action = abstract_action(env.action_space, env.num_agents)
         calls = {"reset": (env.reset, env.params), "step": (env.step, env_state, action, env.params)}
         is_pure = {name: _program(function, *args) == _program(function, *args) for name, (function, *args) in calls.items()}
     except Exception:
@@ -182,5 +182,5 @@ def random_action(space: spaces.Space, key: Key) -> Array:
         return jax.random.randint(key, space.shape, 0, jnp.asarray(space.nvec))
     assert isinstance(space, spaces.Box)
     if space.is_bounded():
-        return jax.random.uniform(key, space.shape, space.dtype, space.low, space.high)
-    return jnp.clip(jax.random.normal(key, space.shape, space.dtype), space.low, space.high)
+        return jax.random.uniform(key, space.shape, jnp.float32, space.low, space.high)
+    return jnp.clip(jax.random.normal(key, space.shape, jnp.float32), space.low, space.high)

@@ -29,6 +29,13 @@ SAME_STEP = (
     "next step on the reset and ignore its action (NEXT_STEP: in gymnasium.vector, autoreset_mode=AutoresetMode.NEXT_STEP)"
 )
 LATE_REWARD = "the row after an end is spent on the reset (NEXT_STEP), so its reward must be 0"
+LATE_FLAG = (
+    "the row after an end is spent on the reset (NEXT_STEP), so its flags must be False: here they are those of the end again"
+)
+BEYOND_LIMIT = (
+    "an episode continued past max_episode_steps={limit}: set truncated at the limit in step, or give the opened environments a "
+    "method reset_where(mask) (see jaxrl.types.HostEnvs)"
+)
 UNSEEDED = (
     "open() with the same seed gave different results: the seed and the number of an environment must determine its random stream"
 )
@@ -41,7 +48,7 @@ UNNUMBERED = (
 def host_problems(env: HostEnv, steps: int, say: Say) -> list[str]:
     """Open and step two environments several times with the same seed, and the second of them alone."""
     try:
-        first, late_reward = _play(env, steps, say)
+        first, late = _play(env, steps, say)
         # NEXT_STEP environments ignore actions on reset rows, so other actions there must not change the results.
         if not same(first, _play(env, steps, say, other_after_end=True)[0]):
             return [SAME_STEP if same(first, _play(env, steps, say)[0]) else UNSEEDED]
@@ -52,7 +59,7 @@ def host_problems(env: HostEnv, steps: int, say: Say) -> list[str]:
                 return [UNNUMBERED]
     except EnvError as error:
         return list(error.problems)
-    return [LATE_REWARD] if late_reward else _render_problems(env)
+    return sorted(late) or _render_problems(env)
 
 
 def _render_problems(env: HostEnv) -> list[str]:
@@ -72,11 +79,10 @@ def _render_problems(env: HostEnv) -> list[str]:
     return [problem] if (problem := picture_problem(pictures[0])) else []
 
 
-def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False, first_id: int = 0) -> tuple[list[Any], bool]:
+def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False, first_id: int = 0) -> tuple[list[Any], set[str]]:
     """Reset and step the environments from ``first_id`` on, with other actions on rows after the end of an episode if asked.
 
-    Return copies of everything returned, and whether a reset row had a nonzero reward. Raise EnvError if a call fails or a row is
-    invalid.
+    Return copies of everything returned, and the problems of reset rows. Raise EnvError if a call fails or a row is invalid.
     """
     keywords = {"first_id": first_id} if first_id else {}
     try:
@@ -94,7 +100,7 @@ def _play(env: HostEnv, steps: int, say: Say, *, other_after_end: bool = False, 
         envs.close()
 
 
-def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: bool, first_id: int) -> tuple[list[Any], bool]:
+def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: bool, first_id: int) -> tuple[list[Any], set[str]]:
     action_space = copy.deepcopy(env.action_space)
     action_space.seed(0)
     obs, num_envs, agents = envs.reset(), NUM_ENVS - first_id, env.num_agents
@@ -102,8 +108,9 @@ def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: b
     _raise_if(env, _obs_problems("the obs that reset returns", env, obs, lead))
     _raise_if(env, choice_problems("after reset", obs, action_space))
     seen: list[Any] = [jax.tree.map(np.copy, obs)]
-    late_reward = False
+    late = set[str]()
     over: Any = np.zeros(lead, bool)
+    elapsed = np.zeros(num_envs, int)
     for step in range(steps):
         say(f"step {step + 1} of {steps}")
         action, other = (_samples(action_space, (NUM_ENVS, *lead[1:]))[first_id:] for _ in range(2))
@@ -115,7 +122,8 @@ def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: b
             action[reset] = other[reset]
         previous_obs, row = obs, envs.step(action)
         _raise_if(env, _row_problems(env, row, lead))
-        waiting = over & ~reset[(...,) + (None,) * (agents > 0)]
+        goes_on = ~reset[(...,) + (None,) * (agents > 0)]
+        waiting = over & goes_on
         flags = row.terminated, row.truncated
         terminated, truncated = (of_each_agent(flag, agents) for flag in flags) if agents else flags
         _raise_if(env, choice_problems("after a step", row.obs, action_space, waiting | terminated))
@@ -124,10 +132,16 @@ def _rows(env: HostEnv, envs: HostEnvs, steps: int, say: Say, other_after_end: b
             _raise_if(env, mismatches("the info that step returns", new_info, earlier_info, "an earlier step", numpy="np"))
         if not same(previous_obs, seen[-1].obs if step else seen[-1]):
             _raise_if(env, ["step changes arrays that it returned before: return copies"])
-        late_reward |= bool(np.any(row.reward[reset] != 0))
-        obs, over = row.obs, waiting | terminated | truncated
+        ended = terminated | truncated
+        late |= {LATE_REWARD} if np.any(row.reward[reset] != 0) else set()
+        late |= {LATE_FLAG} if ended[reset].any() else set()
+        obs, over = row.obs, waiting | (ended & goes_on)
+        elapsed = np.where(reset, 0, elapsed + 1)
+        if env.max_episode_steps is not None and not hasattr(envs, "reset_where"):
+            beyond = (elapsed >= env.max_episode_steps) & ~all_over(over.reshape(-1), agents)
+            _raise_if(env, [BEYOND_LIMIT.format(limit=env.max_episode_steps)] if beyond.any() else [])
         seen.append(jax.tree.map(np.copy, row))
-    return seen, late_reward
+    return seen, late
 
 
 def _raise_if(env: HostEnv, problems: list[str]) -> None:

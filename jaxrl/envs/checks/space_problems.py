@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxrl.envs.host import parts_of
+from jaxrl.rollout.autoreset import zero_actions
 from jaxrl.spaces.action_masks import MASK_KEY, choices, nothing_allowed
 from jaxrl.spaces.entries import PLAYER_KEY, RESERVED
 from jaxrl.spaces.trees import zeros
@@ -91,6 +92,12 @@ def choice_problems(when: str, obs: PyTree, action_space: spaces.Space, ended: A
     if none_allowed is None or not np.any(np.asarray(none_allowed) & ~np.asarray(ended)):
         return []
     return [f"{MASK_KEY} forbids every action {when}: allow one in each dimension, or terminate the episode there"]
+
+
+def abstract_action(space: spaces.Space, num_agents: int = 0) -> Any:
+    """Return the shape and dtype of an action as jaxrl passes it, int32 or float32, as ``abstract`` does."""
+    action = abstract(space, num_agents)
+    return jax.ShapeDtypeStruct(action.shape, zero_actions(space, 1).dtype) if hasattr(action, "shape") else action
 
 
 def abstract(space: spaces.Space, num_agents: int = 0) -> PyTree | None:

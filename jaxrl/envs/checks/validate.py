@@ -14,6 +14,7 @@ from jaxrl.envs.checks.space_problems import (
     ACTIONS,
     OBSERVATIONS,
     abstract,
+    abstract_action,
     nested_name_problems,
     player_problems,
     space_problems,
@@ -133,7 +134,7 @@ def _function_problems(env: Env) -> list[str]:
             env_state, obs = obs, env_state
         problems += wrong
 
-    action = abstract(env.action_space, agents)
+    action = abstract_action(env.action_space, agents)
     if action is None:
         return problems
     out = _trace("step", env.step, problems, env_state, action, env.params)

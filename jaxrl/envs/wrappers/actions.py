@@ -103,6 +103,11 @@ def time_limit(env: Env, max_steps: int) -> Env:
     return env._replace(max_episode_steps=min(max_steps, env.max_episode_steps or max_steps))
 
 
+def _number(cost: Array) -> Array:
+    """Return a cost that can be summed: of bools or bytes, the sum would not be a number of events."""
+    return cost.astype(jnp.float32)
+
+
 class RepeatState(NamedTuple):
     """State of ``action_repeat``."""
 
@@ -131,7 +136,7 @@ def action_repeat(env: Env, repeats: int) -> Env:
             elapsed = state.elapsed + 1
             # Enforce the limit here: jaxrl counts only the outer steps.
             truncated = reached.truncated if limit is None else reached.truncated | (elapsed >= limit)
-            costs = {"cost": before.info["cost"] + reached.info["cost"]} if "cost" in reached.info else {}
+            costs = {"cost": before.info["cost"] + _number(reached.info["cost"])} if "cost" in reached.info else {}
             info = {**reached.info, **costs}
             reached = reached._replace(reward=before.reward + reached.reward, truncated=truncated, info=info)
             done, new = before.terminated | before.truncated, (RepeatState(env_state, elapsed), reached)
@@ -139,6 +144,8 @@ def action_repeat(env: Env, repeats: int) -> Env:
 
         _, shapes = jax.eval_shape(env.step, key, state.env_state, action, params)
         empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        if "cost" in empty.info:
+            empty = empty._replace(info={**empty.info, "cost": _number(empty.info["cost"])})
         (state, reached), _ = jax.lax.scan(once, (state, empty), jax.random.split(key, repeats))
         return state, reached
 

@@ -30,6 +30,9 @@ ON_HOST = {
 FOR_AGENTS = {"agent_id", "central_state", "flatten_observation", "select_observation", "privileged_state", "time_limit"}
 """Wrappers that also take environments of several agents."""
 
+FOR_ONE_PLAYER = {"action_repeat", "sticky_actions"}
+"""Wrappers that repeat an action, which in a game of two players would be the other's next move."""
+
 _MADE: dict[str, tuple[Env, Env]] = {}
 """By the name of the result: the last wrapped environment, and the result."""
 
@@ -56,6 +59,11 @@ def wrapper(function: Callable[..., Env]) -> Callable[..., Env]:
             raise ValueError(
                 f"{call.name} wraps environments of one agent, and {env.name} has {env.num_agents}: use one of "
                 f"{', '.join(sorted(FOR_AGENTS))}"
+            )
+        if env.players == 2 and call.name in FOR_ONE_PLAYER:
+            raise ValueError(
+                f"{call.name} repeats actions, and {env.name} is a game of two players, where the next move is the other's: "
+                "leave it out"
             )
         name = f"{env.name}|{format_call(call)}"
         last_env, wrapped_env = _MADE.get(name, (None, env))

@@ -16,9 +16,10 @@ from jaxrl.rollout.autoreset import StepOutcome, finish_step, first_input, no_ep
 from jaxrl.rollout.collect import episode_metrics, to_rollout
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
 from jaxrl.runtime.samplers.host_envs import begun_anew, can_send, close_envs, open_envs
+from jaxrl.runtime.samplers.received import Receiver
 from jaxrl.runtime.samplers.rollout_buffer import RolloutBuffer
 from jaxrl.runtime.samplers.sampler import ACTED, CAME, INPUTS, host_env, not_in_background, row_keys, stack
-from jaxrl.runtime.samplers.stepper import check_flags, check_mask, check_seen, copied
+from jaxrl.runtime.samplers.stepper import check_mask, check_seen, copied
 from jaxrl.runtime.system.compiling import CompiledCall
 from jaxrl.types import Agent, Algorithm, Array, EpisodeStatistics, HostStep, Key, Metrics, Policy, PyTree, Rollout, StepInput
 
@@ -82,7 +83,7 @@ class Lane:
         if not can_send(self.envs):
             self.envs.close()
             raise not_in_background(agent, "async")
-        self.env_id = np.arange(self.num_envs, dtype=np.int32)
+        self.env_id, self.receiver = np.arange(self.num_envs, dtype=np.int32), Receiver(self.env)
         self.done, self.episode = np.zeros(self.num_envs, bool), no_episode(self.num_envs)
         self.carry = agent.algorithm.initial_carry(self.num_envs)
         self.at = np.zeros(self.num_envs, int)
@@ -93,7 +94,8 @@ class Lane:
         """Memory of the current rollout, and of later ones that fast environments have reached."""
 
     def reset(self) -> None:
-        inputs = first_input(copied(self.envs.reset()), self.env.action_space, self.num_envs)
+        obs = self.receiver.observation(self.envs.reset(), self.num_envs)
+        inputs = first_input(copied(obs), self.env.action_space, self.num_envs)
         self.action = np.zeros_like(inputs.prev_action)
         self._see(self.env_id, inputs)
 
@@ -151,7 +153,7 @@ class Lane:
         return to_rollout(buffer.read(INPUTS), buffer.read(ACTED), outcome, carry, env_id, version), outcome  # type: ignore[arg-type]
 
     def _receive(self, env_id: np.ndarray, reached: HostStep) -> None:
-        check_flags(self.env, reached)
+        reached = self.receiver.row(reached, len(env_id))
         episode = EpisodeStatistics(*(x[env_id] for x in self.episode))
         limit = self.env.max_episode_steps
         done = (self.done | begun_anew(self.envs))[env_id]

@@ -12,9 +12,10 @@ from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.rollout.agents import as_lanes, by_agent, row_as_lanes, together
 from jaxrl.rollout.autoreset import StepOutcome, expand_mask, finish_step, first_input, no_episode
 from jaxrl.runtime.samplers.host_envs import SeedBatch
+from jaxrl.runtime.samplers.received import Receiver
 from jaxrl.spaces.action_masks import MASK_KEY, nothing_allowed
 from jaxrl.spaces.entries import player_sign
-from jaxrl.types import HostEnv, HostStep, PyTree
+from jaxrl.types import HostEnv, PyTree
 
 
 def copied(arrays: PyTree) -> PyTree:
@@ -42,16 +43,17 @@ class Stepper:
         self._agents = env.num_agents
         self._env_id = np.tile(first_id + np.arange(num_envs), len(seeds)).repeat(max(1, env.num_agents))
         num_lanes = len(self._env_id)
+        self._receiver, self._num_envs = Receiver(env), num_lanes // max(1, env.num_agents)
         self.in_background = self._envs.in_background
         """The environments step between ``send`` and ``recv``."""
         self.over: Any = np.zeros(num_lanes, bool)
-        self._cut: Any = np.zeros(num_lanes // max(1, env.num_agents), bool)
+        self._cut: Any = np.zeros(self._num_envs, bool)
         """Mask of environments whose episodes ended at a limit unknown to them, which must therefore be reset explicitly."""
         self.episode = no_episode(num_lanes)
 
     def reset(self) -> None:
         """Start all episodes; ``input`` is then that of their first rows."""
-        obs = as_lanes(copied(self._envs.reset()), self._agents)
+        obs = as_lanes(copied(self._receiver.observation(self._envs.reset(), self._num_envs)), self._agents)
         self.input = first_input(obs, self._env.action_space, len(self.over))
         check_mask(self._env, self.input.obs, self.over, self._env_id)
 
@@ -68,8 +70,7 @@ class Stepper:
 
     def recv(self, keep: Callable[[PyTree], PyTree] = copied) -> StepOutcome:
         """Return the row begun by ``send``; ``keep`` is applied to its arrays, which the next step may overwrite."""
-        reached, action = self._envs.recv(), self._action
-        check_flags(self._env, reached)
+        reached, action = self._receiver.row(self._envs.recv(), self._num_envs), self._action
         reached = reached._replace(obs=keep(reached.obs), info=keep(reached.info))
         lost = self._lost()
         if self._cut.any():
@@ -104,19 +105,9 @@ class Stepper:
                 f"{self._env.name}: an episode continued past max_episode_steps={self._env.max_episode_steps}: set truncated at "
                 "the limit in step, or give the opened environments a method reset_where(mask) (see jaxrl.types.HostEnvs)"
             )
-        new_obs = self._envs.reset_where(self._cut)
+        new_obs = self._receiver.observation(self._envs.reset_where(self._cut), self._num_envs)
         mask: Any = self._cut | self._envs.begun_anew()  # their worker process may have been replaced
         return tree.map_structure(lambda new, old: np.where(expand_mask(mask, old), new, old), new_obs, obs)
-
-
-def check_flags(env: HostEnv, reached: HostStep) -> None:
-    """Check that ``terminated`` and ``truncated`` are arrays of bools. None, for example, would count as False."""
-    shape = np.shape(reached.reward)
-    for name in ("terminated", "truncated"):
-        flags = np.asarray(getattr(reached, name))
-        if flags.dtype.kind not in "biu" or flags.shape not in (shape, shape[:1]):
-            shown = f"{flags.dtype}{list(flags.shape)}" if flags.ndim else repr(getattr(reached, name))
-            raise EnvironmentFailed(f"{env.name}: step gave {name}={shown}; it must be an array bool{list(shape)}")
 
 
 def check_seen(env: HostEnv, obs: PyTree, action: np.ndarray, env_id: np.ndarray) -> None:

@@ -77,6 +77,19 @@ def test_an_environment_with_everything_passes():
     check_env(Env(lambda key, params: (key, observe(key)), step, spaces.Dict(inside), actions))
 
 
+def test_actions_have_the_types_that_jaxrl_passes():
+    """int32 or float32, whatever the type of the space: they may be kept in the state."""
+    for space, dtype in ((spaces.Box(-1, 1, (2,), np.float16), jnp.float32), (spaces.MultiDiscrete([2, 3], np.int8), jnp.int32)):
+
+        def step(key, kept, action, params):
+            return action, TimeStep(action.astype(jnp.float32), jnp.float32(0), jnp.asarray(False), jnp.asarray(False))
+
+        def reset(key, params, dtype=dtype):
+            return jnp.zeros(2, dtype), jnp.zeros(2)
+
+        check_env(Env(reset, step, spaces.Box(-9, 9, (2,)), space), steps=3)
+
+
 def test_a_picture_passes():
     """Rendered from a concrete state, for any ``params``, and from the action that led there."""
     drawn = []

@@ -63,6 +63,17 @@ def late_reward(self, action):
     return row._replace(reward=np.ones_like(row.reward))
 
 
+def ends_again(self, action):
+    after_end = self.time == 3
+    row = Walk.step(self, action)
+    return row._replace(truncated=row.truncated | after_end)
+
+
+def endless(self, action):
+    row = Walk.step(self, action)
+    return row._replace(reward=np.ones(2, np.float32)[: len(row.reward)], truncated=np.zeros_like(row.truncated))
+
+
 def same_buffer(self):
     if not hasattr(self, "buffer"):
         self.buffer = np.zeros((len(self.time), 2), np.float32)
@@ -108,6 +119,11 @@ HOST = {
     "nan": (replaced(reward=lambda row: row.reward * np.float32(np.nan)), "reward is NaN"),
     "no HostStep": (host(step=lambda self, action: tuple(Walk.step(self, action))), "step returned tuple"),
     "reset row": (host(step=late_reward), "spent on the reset .*reward must be 0"),
+    "end twice": (host(step=ends_again), "spent on the reset .*flags must be False"),
+    "limit": (
+        host(step=endless)._replace(max_episode_steps=5),
+        r"continued past max_episode_steps=5: set truncated .*reset_where",
+    ),
     "one buffer": (host(observe=same_buffer), "step changes arrays that it returned before: return copies"),
     "open": (host(__init__=refuse), r"open\(2, 0\) raised OSError: no display"),
     "step": (host(step=refuse), "the opened environments raised OSError: no display"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -103,6 +104,19 @@ def test_actions_are_repeated_until_the_end(repeats: int, limit: int | None, end
 def test_repeats_tell_what_the_last_step_told() -> None:
     _, outcome = play(action_repeat(clock(7), 3), ACTIONS[:3])
     np.testing.assert_array_equal(outcome.info["time"], [[3, 3], [6, 6], [7, 7]])
+
+
+@pytest.mark.parametrize("cost", [True, np.int8(100)])
+def test_costs_of_any_type_are_summed_over_repeats(cost: Any) -> None:
+    inner = clock(100)
+
+    def step(key: Any, state: Any, action: Any, params: Any) -> Any:
+        state, reached = inner.step(key, state, action, params)
+        return state, reached._replace(info={"cost": jnp.asarray(cost)})
+
+    _, outcome = play(action_repeat(inner._replace(step=step), 3), ACTIONS[:1])
+    np.testing.assert_array_equal(outcome.info["cost"], np.full_like(outcome.info["cost"], 3 * float(cost)))
+    assert outcome.info["cost"].dtype == np.float32
 
 
 @pytest.mark.parametrize(("end", "limit"), [(100, 4), (3, 4), (4, 4)])

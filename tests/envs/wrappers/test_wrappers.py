@@ -130,6 +130,8 @@ CARTPOLE, PENDULUM = "CartPole-v1|", "Pendulum-v1|"
         (CARTPOLE + "frame_stack(0)", "num_frames=0 must be an integer >= 1"),
         (CARTPOLE + "action_repeat(1.5)", "repeats=1.5 must be an integer >= 1"),
         (CARTPOLE + "time_limit(-1)", "max_steps=-1 must be an integer >= 1"),
+        ("jaxrl:TicTacToe|action_repeat(2)", "action_repeat repeats actions, and jaxrl:TicTacToe… is a game of two players"),
+        ("jaxrl:TicTacToe|sticky_actions", "sticky_actions repeats actions, and jaxrl:TicTacToe… is a game of two players"),
         (CARTPOLE + "sticky_actions(1.5)", "probability=1.5 is not allowed: it must be a number in [0, 1]"),
         (CARTPOLE + "sticky_actions('often')", "probability='often' must be a number in [0, 1]"),
         (CARTPOLE + "time_aware", "it needs an episode limit: … 'gymnax:CartPole-v1|time_limit(500)|time_aware'"),

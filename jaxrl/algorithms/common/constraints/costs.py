@@ -37,5 +37,6 @@ def check_cost(cost: Array | None, subject: str, info: Mapping[str, Array], shap
         found = show_shapes(cost) if cost is not None else f"only {sorted(info)}" if info else "nothing"
         raise ValueError(
             f"constraint=Lagrangian(…) needs the cost of each step {each}as one number in info[{COST!r}], and {subject} reports "
-            f"{found}: return it in TimeStep.info, as jaxrl:Hazards does, or leave constraint out"
+            f"{found}: return it in TimeStep.info, as jaxrl:Hazards does (in Gymnasium also in the info of reset, as 0.0), or "
+            "leave constraint out"
         )
