@@ -59,7 +59,24 @@ def host_problems(env: HostEnv, steps: int, say: Say) -> list[str]:
                 return [UNNUMBERED]
     except EnvError as error:
         return list(error.problems)
-    return sorted(late) or _render_problems(env)
+    return sorted(late) or _evaluation_problems(env) or _render_problems(env)
+
+
+def _evaluation_problems(env: HostEnv) -> list[str]:
+    if env.open_eval is None:
+        return []
+    lead = (NUM_ENVS, env.num_agents) if env.num_agents else (NUM_ENVS,)
+    action_space = copy.deepcopy(env.action_space)
+    action_space.seed(0)
+    try:
+        with contextlib.closing(env.open_eval(NUM_ENVS, 0)) as opened:
+            envs: Any = opened
+            obs = envs.reset()
+            row = envs.step(allowed(_samples(action_space, lead), obs, action_space))
+    except Exception as error:
+        return [explain("open_eval(2, 0), or reset() or step(action) of what it opened", error)]
+    wrong = _obs_problems("the obs that reset returns in evaluation", env, obs, lead) or _row_problems(env, row, lead)
+    return [f"open_eval: {problem}" for problem in wrong]
 
 
 def _render_problems(env: HostEnv) -> list[str]:

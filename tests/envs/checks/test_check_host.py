@@ -119,6 +119,11 @@ HOST = {
     "nan": (replaced(reward=lambda row: row.reward * np.float32(np.nan)), "reward is NaN"),
     "no HostStep": (host(step=lambda self, action: tuple(Walk.step(self, action))), "step returned tuple"),
     "reset row": (host(step=late_reward), "spent on the reset .*reward must be 0"),
+    "evaluation": (host()._replace(open_eval=refuse), r"open_eval\(2, 0\), or reset\(\) .* raised OSError: no display"),
+    "evaluation's rows": (
+        host()._replace(open_eval=replaced(reward=lambda row: row.reward > 0).open),
+        r"open_eval: reward is bool\[2\]; with 2 environments it must be",
+    ),
     "end twice": (host(step=ends_again), "spent on the reset .*flags must be False"),
     "limit": (
         host(step=endless)._replace(max_episode_steps=5),
