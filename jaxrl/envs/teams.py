@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import tree
 from gymnasium import spaces
 
 from jaxrl.spaces.action_masks import MASK_KEY
-from jaxrl.spaces.entries import AGENT_KEY, entries_of
+from jaxrl.spaces.entries import AGENT_KEY, as_entries, byte_scale, entries_of
 from jaxrl.spaces.goals import OBSERVATION
 from jaxrl.types import Array, Env, Key, PyTree, TimeStep
 
@@ -41,7 +42,7 @@ class Team(NamedTuple):
     reset: TeamResetFn
     step: TeamStepFn
     observation_spaces: tuple[spaces.Space, ...]
-    """A Box for each agent, or a Dict of a Box, ``observation``, and an ``action_mask``."""
+    """All equal; or a Box for each agent, or a Dict of a Box, ``observation``, and an ``action_mask``."""
     action_spaces: tuple[spaces.Space, ...]
     """All Discrete, or all a Box of one axis, or all equal."""
     params: PyTree = ()
@@ -54,9 +55,9 @@ class Team(NamedTuple):
 def pad(team: Team, *, agent_id: bool = True) -> Env:
     """Return an environment of several agents with common spaces, ``Env.num_agents``.
 
-    Unequal observations become f32 vectors, padded with zeros to the longest. Discrete actions are those of the agent that has
-    the most, and ``action_mask`` allows each agent only those it has. A Box of actions is padded to the longest, and an agent
-    takes the first numbers. Observations and actions that are equal already stay as they are.
+    Unequal observations become f32 vectors, uint8 scaled to [0, 1], padded with zeros to the longest. Discrete actions are those
+    of the agent that has the most, and ``action_mask`` allows each agent only those it has. A Box of actions is padded to the
+    longest, and an agent takes the first numbers. Observations of any kind and actions that are equal already stay as they are.
 
     Args:
       agent_id: add the number of the agent to its observation, as the wrapper ``agent_id`` does, so that shared parameters can
@@ -101,6 +102,10 @@ class Padding(NamedTuple):
     action_space: spaces.Space
     each: tuple[tuple[spaces.Space, spaces.Space], ...]
     """Observation and action space of each agent."""
+    seen: tuple[spaces.Space, ...]
+    """Stacked parts of the observation spaces: all of it for each agent, or all but its mask if ``masks_apart``."""
+    masks_apart: bool
+    """Masks are joined apart from the rest, as each agent may have its own actions."""
     width: int
     """Length of a padded observation; 0 if observations stay as they are."""
     agent_id: bool
@@ -108,21 +113,21 @@ class Padding(NamedTuple):
 
     def observations(self, observations: Sequence[PyTree]) -> PyTree:
         """Stack observations, one of each agent with the same leading axes, to [..., A, ...]."""
-        seen = [obs[OBSERVATION] if isinstance(obs, dict) else obs for obs in observations]
-        xp, axis = seen[0].__array_namespace__(), seen[0].ndim - len(_seen(self.each[0][0]).shape)
-        lead = seen[0].shape[:axis]
+        seen = [_without_mask(obs) for obs in observations] if self.masks_apart else observations
+        first, like = tree.flatten(seen[0])[0], next(_leaves(self.seen[0]))
+        xp, axis = first.__array_namespace__(), first.ndim - len(like.shape or ())
+        lead = first.shape[:axis]
         if self.width:
-            seen = [_vector(xp, x, lead, self.width) for x in seen]
-        parts = {OBSERVATION: xp.stack(seen, axis)}
-        if not isinstance(self.observation_space, spaces.Dict):
-            return parts[OBSERVATION]
-        if MASK_KEY in self.observation_space.spaces:
-            masks = [_mask(xp, obs, lead, own, self.action_space) for obs, (_, own) in zip(observations, self.each, strict=True)]
-            parts[MASK_KEY] = xp.stack(masks, axis)
+            seen = [_vector(xp, x, space, lead, self.width) for x, space in zip(seen, self.seen, strict=True)]
+        stacked = tree.map_structure(lambda *x: xp.stack(x, axis), *seen)
+        more: dict[str, Array] = {}
         if self.agent_id:
             number = len(self.each)
-            parts[AGENT_KEY] = xp.broadcast_to(xp.arange(number, dtype=xp.int32), (*lead, number))
-        return parts
+            more[AGENT_KEY] = xp.broadcast_to(xp.arange(number, dtype=xp.int32), (*lead, number))
+        if self.masks_apart and MASK_KEY in entries_of(self.observation_space):
+            masks = [_mask(xp, obs, lead, own, self.action_space) for obs, (_, own) in zip(observations, self.each, strict=True)]
+            more[MASK_KEY] = xp.stack(masks, axis)
+        return {**as_entries(stacked), **more} if more else stacked
 
     def actions(self, action: Array) -> tuple[Array, ...]:
         """Return the action of each agent, given those of all, [..., A, *shape]."""
@@ -144,16 +149,22 @@ def padding_of(
     if not each:
         raise ValueError("a team needs at least one agent: its tuples of spaces are empty")
     action_space = _common_actions(action_spaces)
-    seen = [_seen(space, i) for i, space in enumerate(observation_spaces)]
+    apart = isinstance(action_space, spaces.Discrete) or any(spaces_ != each[0] for spaces_ in each)
+    seen = tuple(map(_rest, observation_spaces)) if apart else tuple(observation_spaces)
+    if next(_leaves(seen[0]), None) is None:
+        raise ValueError(f"agents observe {observation_spaces[0]}, in which there is nothing for a network to see")
     width, common = 0, seen[0]
-    if any(space != seen[0] for space in seen):
-        width = max(int(np.prod(space.shape)) for space in seen)
-        common = _padded_box(seen, width)
+    if any(space != common for space in seen):
+        boxes = [_padded(part, space, i) for i, (part, space) in enumerate(zip(seen, observation_spaces, strict=True))]
+        width = max(int(np.prod(box.shape)) for box in boxes)
+        common = _padded_box(boxes, width)
     more: dict[str, spaces.Space] = {AGENT_KEY: spaces.Discrete(len(each))} if agent_id else {}
-    if _needs_mask(each, action_space):
+    if agent_id and AGENT_KEY in entries_of(common):
+        raise ValueError(f"observations have an {AGENT_KEY!r} already: use agent_id=False")
+    if apart and _needs_mask(each, action_space):
         more[MASK_KEY] = spaces.MultiBinary(int(action_space.n))  # type: ignore[attr-defined]
     observation_space = spaces.Dict({**entries_of(common), **more}) if more else common
-    return Padding(observation_space, action_space, each, width, agent_id)
+    return Padding(observation_space, action_space, each, seen, apart, width, agent_id)
 
 
 def _common_actions(action_spaces: Sequence[spaces.Space]) -> spaces.Space:
@@ -194,20 +205,44 @@ def _mask(xp: Any, obs: PyTree, lead: tuple[int, ...], own: Any, common: Any) ->
     return xp.concatenate([xp.asarray(mask, xp.int8), xp.zeros((*lead, int(common.n - own.n)), xp.int8)], -1)
 
 
-def _seen(space: spaces.Space, agent: int = 0) -> spaces.Box:
-    """Return the part of an observation space that is padded."""
-    part = space.spaces.get(OBSERVATION) if isinstance(space, spaces.Dict) else space
-    others = set(space.spaces) - {OBSERVATION, MASK_KEY} if isinstance(space, spaces.Dict) else set()
-    if not isinstance(part, spaces.Box) or others:
+def _rest(space: spaces.Space) -> spaces.Space:
+    """Return an observation space without its mask; the entry ``observation`` alone is what it contains."""
+    if not isinstance(space, spaces.Dict):
+        return space
+    parts = {name: part for name, part in space.items() if name != MASK_KEY}
+    return parts[OBSERVATION] if {*parts} == {OBSERVATION} else spaces.Dict(parts)
+
+
+def _without_mask(obs: PyTree) -> PyTree:
+    """Return an observation of ``_rest``."""
+    if not isinstance(obs, dict):
+        return obs
+    parts = {name: part for name, part in obs.items() if name != MASK_KEY}
+    return parts[OBSERVATION] if {*parts} == {OBSERVATION} else parts
+
+
+def _leaves(space: spaces.Space) -> Iterator[spaces.Space]:
+    """Yield the parts of a space that have a shape, in the order in which trees of arrays list them."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        yield space
+        return
+    for part in [space[name] for name in sorted(space)] if isinstance(space, spaces.Dict) else space:
+        yield from _leaves(part)
+
+
+def _padded(part: spaces.Space, space: spaces.Space, agent: int) -> spaces.Box:
+    """Return the part of an observation space that is padded, or raise ValueError."""
+    if not isinstance(part, spaces.Box):
         raise ValueError(
-            f"agent {agent} observes {space}: pad takes a Box, or a Dict of a Box, {OBSERVATION!r}, and an {MASK_KEY!r}"
+            f"agent {agent} observes {space}: pad takes a Box, or a Dict of a Box, {OBSERVATION!r}, and an {MASK_KEY!r}, unless "
+            "all agents observe equal spaces"
         )
     return part
 
 
-def _vector(xp: Any, x: Array, lead: tuple[int, ...], width: int) -> Array:
-    """Return an observation as f32[..., width]."""
-    flat = xp.asarray(x, xp.float32).reshape(*lead, -1)
+def _vector(xp: Any, x: Array, space: Any, lead: tuple[int, ...], width: int) -> Array:
+    """Return an observation as f32[..., width]. Networks would scale uint8, but not the f32 that they become here."""
+    flat = xp.asarray(x, xp.float32).reshape(*lead, -1) / xp.float32(byte_scale(space, space.dtype))
     return xp.concatenate([flat, xp.zeros((*lead, width - flat.shape[-1]), xp.float32)], -1)
 
 
@@ -215,7 +250,8 @@ def _padded_box(seen: Sequence[spaces.Box], width: int) -> spaces.Box:
     """Return the space of the vectors, with bounds that hold for all agents."""
     low, high = np.zeros((2, len(seen), width), np.float32)
     for i, space in enumerate(seen):
-        low[i, : space.low.size], high[i, : space.high.size] = space.low.ravel(), space.high.ravel()
+        scale = np.float32(byte_scale(space, space.dtype))
+        low[i, : space.low.size], high[i, : space.high.size] = space.low.ravel() / scale, space.high.ravel() / scale
     return spaces.Box(low.min(0), high.max(0), dtype=np.float32)
 
 

@@ -139,6 +139,50 @@ def test_equal_spaces_stay_as_they_are(xp: Any) -> None:
     assert numbered[AGENT_KEY].tolist() == [0, 1]
 
 
+PLACE = spaces.Dict({"goal": spaces.Discrete(3), "walls": spaces.MultiDiscrete([2, 5])})
+
+
+@KINDS
+@pytest.mark.parametrize("lead", [(), (4, 2)])
+@pytest.mark.parametrize(
+    ("space", "seen"),
+    [
+        (spaces.Discrete(5), [np.int32(3), np.int32(4)]),
+        (spaces.MultiDiscrete([3, 4]), [np.int32([1, 2]), np.int32([0, 3])]),
+        (PLACE, [{"goal": np.int32(i), "walls": np.int32([i, 4])} for i in (0, 1)]),
+    ],
+)
+def test_equal_agents_of_any_kind_get_a_number(xp: Any, lead: tuple[int, ...], space: spaces.Space, seen: list[Any]) -> None:
+    padding = padding_of([space, space], [TWO, TWO])
+    entries = dict(space.spaces) if isinstance(space, spaces.Dict) else {OBSERVATION: space}
+    assert padding.observation_space == spaces.Dict({**entries, AGENT_KEY: TWO})
+    found = stacked(padding, xp, *seen, lead=lead)
+    assert {*found} == {*entries, AGENT_KEY}
+    for name in entries:
+        of_each = np.stack([each[name] if isinstance(each, dict) else each for each in seen])
+        np.testing.assert_array_equal(found[name], np.broadcast_to(of_each, (*lead, *of_each.shape)), strict=True)
+    np.testing.assert_array_equal(found[AGENT_KEY], np.broadcast_to(np.int32([0, 1]), (*lead, 2)), strict=True)
+
+
+def test_masks_of_equal_agents_with_several_choices_stay() -> None:
+    """A mask per dimension, which only Discrete actions lack."""
+    space = spaces.Dict({OBSERVATION: TWO, MASK_KEY: spaces.MultiBinary(5)})
+    padding = padding_of([space, space], [spaces.MultiDiscrete([2, 3])] * 2)
+    found = stacked(padding, np, *[{OBSERVATION: np.int32(i), MASK_KEY: np.int8([1, 0, 1, i, 0])} for i in (0, 1)])
+    assert found[MASK_KEY].tolist() == [[1, 0, 1, 0, 0], [1, 0, 1, 1, 0]] and found[OBSERVATION].tolist() == [0, 1]
+
+
+@KINDS
+def test_bytes_are_scaled_where_padding_makes_floats_of_them(xp: Any) -> None:
+    """As networks scale uint8: by the highest bound of each agent."""
+    image, plan = spaces.Box(0, 255, (1, 2), np.uint8), spaces.Box(0, 4, (3,), np.uint8)
+    padding = padding_of([image, plan, NARROW], [TWO] * 3, agent_id=False)
+    found = stacked(padding, xp, np.uint8([[51, 255]]), np.uint8([1, 4, 2]), np.float32([-1, 2]))
+    np.testing.assert_allclose(found, np.float32([[0.2, 1, 0], [0.25, 1, 0.5], [-1, 2, 0]]), rtol=1e-6)
+    bounds: Any = np.float32([[-1, -1, 0], [2, 2, 1]])
+    assert padding.observation_space == spaces.Box(*bounds)
+
+
 def test_a_padded_team_keeps_the_contract() -> None:
     env = pad(duo())
     jaxrl.check_env(env)
@@ -204,7 +248,9 @@ def test_an_environment_that_gives_too_few_rewards_is_refused() -> None:
             r"agent 0 observes Dict\('goal': .*: pad takes a Box, or a Dict of a Box, 'observation', and an 'action_mask'",
         ),
         ([spaces.Dict({"goal": NARROW}), NARROW], [TWO, TWO], "agent 0 observes Dict"),
-        ([spaces.Dict({OBSERVATION: TWO})], [TWO], "agent 0 observes Dict"),
+        ([spaces.Dict({OBSERVATION: TWO}), TWO, NARROW], [TWO] * 3, "agent 0 observes Dict"),
+        ([spaces.Dict({MASK_KEY: spaces.MultiBinary(2)})] * 2, [TWO] * 2, "agents observe Dict.*nothing for a network to see"),
+        ([spaces.Dict({AGENT_KEY: TWO})] * 2, [TWO] * 2, "observations have an 'agent_id' already: use agent_id=False"),
         (
             [NARROW, masked(2)],
             boxes(2, 2),

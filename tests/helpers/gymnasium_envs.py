@@ -94,6 +94,8 @@ SPACES = {
     "sequence": spaces.Dict({"a": spaces.Sequence(BOX)}),
     "huge": spaces.Box(-(2**40), 2**40, (1,), np.int64),
     "wide": spaces.Box(0, 2**30, (1,), np.int32),
+    "many": spaces.Discrete(2**31 + 1),
+    "far": spaces.MultiDiscrete([2, 3], start=[0, 2**31]),
 }
 
 

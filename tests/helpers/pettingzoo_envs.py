@@ -154,6 +154,22 @@ class Pair(pettingzoo.ParallelEnv):
         return obs, rewards, no, ended, infos
 
 
+class Places(Mortal):
+    """``Mortal`` whose agents observe the time as a Discrete, a MultiDiscrete or a Dict. Ann's space is larger if ``unequal``."""
+
+    def __init__(self, kind: str = "discrete", unequal: bool = False) -> None:
+        super().__init__()
+        self.kind, self.unequal = kind, unequal
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        place, two = spaces.Discrete(9 if self.unequal and agent == "ann" else 5), spaces.MultiDiscrete([5, 3])
+        return {"discrete": place, "multi": two, "dict": spaces.Dict({"place": place, "two": two})}[self.kind]
+
+    def seen(self, agent: str) -> Any:
+        two = np.array([self.time, AGENTS.index(agent)])
+        return {"discrete": self.time, "multi": two, "dict": {"place": self.time, "two": two}}[self.kind]
+
+
 pettingzoo.register("parallel", "jaxrl-tests/Mortal-v3", Mortal, kwargs={"actions": 3})
 
 

@@ -33,7 +33,10 @@ OURS: dict[str, Any] = {
     "reward_clip": False,
     "episodic_life": False,
 }
-"""Options that jaxrl adds to every environment, with defaults. ``max_episode_steps`` defaults to the registered limit."""
+"""Options that jaxrl adds to every environment, with defaults. ``max_episode_steps`` defaults to the limit that is registered, or
+that the environment has when it is built."""
+
+LIMIT = "max_episode_steps"
 
 PACKAGES = {"box2d": ("Box2D", "pygame"), "mujoco": ("mujoco", "imageio")}
 """Packages that Gymnasium's own families need in addition."""
@@ -72,9 +75,10 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
       options: arguments of the environment, and those of ``OURS``. ``num_workers``: worker processes that step the environments;
         0 steps them in this process. ``worker_timeout``: seconds that a worker may take for one row. ``worker_restarts``: how
         often each crashed or hung worker is replaced; with 0, its failure ends all workers (see ``Processes``).
-        ``max_episode_steps``: replaces the registered limit. ``reward_clip`` (the sign of the reward) and ``episodic_life`` (a
-        lost life ends an episode; for environments whose info has ``lives``) apply to training only: ``open_eval`` gives raw
-        rewards and whole games.
+        ``max_episode_steps``: replaces the registered limit; an environment that is built with a limit, such as what a function
+        gets from ``gymnasium.make``, keeps that, so a larger one is refused. It is passed on to an environment that has an
+        argument of this name. ``reward_clip`` (the sign of the reward) and ``episodic_life`` (a lost life ends an episode; for
+        environments whose info has ``lives``) apply to training only: ``open_eval`` gives raw rewards and whole games.
 
     Returns:
       A HostEnv with 32-bit observations and discrete actions that count from 0 (MultiBinary becomes MultiDiscrete). The i-th
@@ -91,9 +95,9 @@ def make(name: str, options: dict[str, Any]) -> HostEnv:
 
 def make_of(label: str, module: str | None, spec: EnvSpec, options: Mapping[str, Any]) -> HostEnv:
     """Make a HostEnv from a spec, as ``make`` does. Each process imports ``module`` before it makes an environment."""
-    spec, may_draw = _with_options(label, spec, {option: value for option, value in options.items() if option not in OURS})
-    ours = {**OURS, "max_episode_steps": spec.max_episode_steps, **chosen_of(label, options, OURS)}
-    spec.max_episode_steps = ours["max_episode_steps"]
+    spec, may_draw = _with_options(label, spec, options)
+    ours = {**OURS, LIMIT: spec.max_episode_steps, **chosen_of(label, options, OURS)}
+    spec.max_episode_steps = None  # set below: the first instance shows which limit the environment has by itself
 
     task = Task(label, spec, module, spaces.Discrete(1), spaces.Discrete(1))
     try:
@@ -104,6 +108,7 @@ def make_of(label: str, module: str | None, spec: EnvSpec, options: Mapping[str,
         with_options = f" with the options {dict(options)}" if options else ""
         raise ValueError(f"gymnasium cannot build {label}{with_options}: {error_text(error)}") from error
     try:
+        spec.max_episode_steps = _limit(label, env, ours[LIMIT], asked=LIMIT in options)
         observation_space = narrow_space(label, "observation_space", env.observation_space)
         task = task._replace(observation_space=observation_space, action_space=action_space_of(label, env.action_space))
         can_render, fps = may_draw and "rgb_array" in (env.metadata.get("render_modes") or ()), env.metadata.get("render_fps")
@@ -123,6 +128,27 @@ def make_of(label: str, module: str | None, spec: EnvSpec, options: Mapping[str,
         open_render=partial(task.open, render_mode="rgb_array") if can_render else None,
         render_fps=float(fps or 30),
     )
+
+
+def _limit(label: str, env: gymnasium.Env, limit: int | None, *, asked: bool) -> int | None:
+    """Return the limit in force: ``limit``, or that of the wrappers with which the environment was built if it is smaller. Raise
+    ValueError if a larger one was asked for."""
+    own = []
+    while True:
+        if env.spec is not None and env.spec.max_episode_steps is not None:
+            own.append(env.spec.max_episode_steps)
+        if not isinstance(env, gymnasium.Wrapper):
+            break
+        env = env.env
+    built = min(own, default=None)
+    if built is None or limit is None:
+        return built if limit is None else limit
+    if asked and limit > built:
+        raise ValueError(
+            f"{label}: option {LIMIT}={limit} must be at most {built}, the limit with which the environment is built: change it "
+            f"there, as gymnasium.make(…, {LIMIT}={limit}) does"
+        )
+    return min(limit, built)
 
 
 def open_task(task: Any, num_envs: int, seed: int, first_id: int = 0, *, num_workers: int, **options: Any) -> HostEnvs:
@@ -164,7 +190,10 @@ def _find(label: str, name: str) -> tuple[str | None, EnvSpec]:
 
 
 def _with_options(label: str, spec: EnvSpec, options: Mapping[str, Any]) -> tuple[EnvSpec, bool]:
-    """Return a copy of the spec with these arguments, checked, and whether the environment takes a ``render_mode``."""
+    """Return a copy of the spec with the options that are its arguments, checked, and whether it takes a ``render_mode``.
+
+    ``max_episode_steps`` is an option of jaxrl, and an argument of some environments as well. The others of ``OURS`` are jaxrl's.
+    """
     if "render_mode" in options:
         raise ValueError(f"{label}: render_mode is not an option: jaxrl sets it when it renders (jaxrl record)")
     try:
@@ -174,6 +203,8 @@ def _with_options(label: str, spec: EnvSpec, options: Mapping[str, Any]) -> tupl
         raise _lacking(label, error) from error
     if not takes_any(creator):
         check_known(label, options, {*defaults, *OURS} - {"render_mode"})
+    ours = OURS.keys() - ({LIMIT} & defaults.keys())
+    options = {option: value for option, value in options.items() if option not in ours}
     for option, value in options.items():
         default = spec.kwargs.get(option, defaults.get(option))
         check_option(label, option, value, default, at_least=smallest(default))
@@ -218,7 +249,14 @@ def narrow_space(label: str, space_name: str, space: spaces.Space) -> spaces.Spa
             )
         with np.errstate(over="ignore"):  # bounds beyond float32 become infinite
             return spaces.Box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype.type)
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        size: Any = space.n if isinstance(space, spaces.Discrete) else space.nvec
+        dtype, start = narrow(space.dtype), np.asarray(space.start, np.float64)
+        last = start + size - 1
+        if (start < np.iinfo(dtype).min).any() or (last > np.iinfo(dtype).max).any():
+            raise ValueError(f"{label}: {space_name} is {space}, whose values {dtype} cannot hold: use smaller ones, or a Box")
+        return space
+    if isinstance(space, spaces.MultiBinary):
         return space
     kinds = "Box, Discrete, MultiDiscrete and MultiBinary, and Dict and Tuple of them"
     raise ValueError(f"{label}: {space_name} is {space}, but jaxrl supports {kinds}: {WRAP}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -44,7 +45,7 @@ def empty(space: spaces.Space, num_envs: int) -> PyTree:
 
 
 def write(batch: PyTree, i: int, value: Any, subject: str = "obs") -> None:
-    """Write one observation to row ``i``. Raises where NumPy would broadcast or truncate it."""
+    """Write one observation to row ``i``. Raises where NumPy would broadcast it, truncate it, or wrap integers."""
     if isinstance(batch, dict | tuple):
         parts = batch.items() if isinstance(batch, dict) else enumerate(batch)
         if not isinstance(value, Mapping if isinstance(batch, dict) else list | tuple) or len(value) != len(batch):
@@ -60,7 +61,22 @@ def write(batch: PyTree, i: int, value: Any, subject: str = "obs") -> None:
         raise Wrong(
             f"{subject} is {array.dtype}{[*array.shape]}, but observation_space is {to}{[*batch.shape[1:]]}: they must agree"
         )
+    if (limits := _limits(array.dtype, to)) is not None and array.size:
+        low, high = int(array.min()), int(array.max())
+        if low < limits[0] or high > limits[1]:
+            raise Wrong(
+                f"{subject} has integers from {low} to {high}, but observation_space is {to}{[*batch.shape[1:]]}: they must be "
+                f"within [{limits[0]}, {limits[1]}]; use a space with wider integers, of at most 32 bits, or with floats"
+            )
     batch[i] = array
+
+
+@functools.cache
+def _limits(dtype: np.dtype, to: np.dtype) -> tuple[int, int] | None:
+    """Return the integers that ``to`` can hold; None if it holds all of ``dtype``, or is not for integers."""
+    if to.kind not in "iu" or np.can_cast(dtype, to):
+        return None
+    return int(np.iinfo(to).min), int(np.iinfo(to).max)
 
 
 def flag(name: str, value: Any) -> bool:

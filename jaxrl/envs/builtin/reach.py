@@ -41,8 +41,13 @@ def reach(radius: float = 0.05, push: float = 0.01, drag: float = 0.1) -> Env:
 
     Observations are a Dict: ``observation`` holds position and velocity, f32[4], ``achieved_goal`` the position and
     ``desired_goal`` the goal, f32[2]. ``radius`` is static, as ``compute_reward`` depends on it; the other arguments are data
-    (``ReachParams``).
+    (``ReachParams``). ``radius`` and ``push`` are finite and at least 0, ``drag`` is within [0, 1].
     """
+    for name, value in (("radius", radius), ("push", push)):
+        if not 0 <= value <= float(np.finfo(np.float32).max):
+            raise ValueError(f"jaxrl:Reach: option {name}={value!r} must be at least 0, and finite")
+    if not 0 <= drag <= 1:
+        raise ValueError(f"jaxrl:Reach: option drag={drag!r} must be within [0, 1]")
 
     def observe(state: ReachState) -> PyTree:
         return {OBSERVATION: jnp.concatenate([state.position, state.velocity]), ACHIEVED: state.position, DESIRED: state.goal}

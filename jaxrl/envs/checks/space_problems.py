@@ -96,7 +96,7 @@ def choice_problems(when: str, obs: PyTree, action_space: spaces.Space, ended: A
 
 def abstract_action(space: spaces.Space, num_agents: int = 0) -> Any:
     """Return the shape and dtype of an action as jaxrl passes it, int32 or float32, as ``abstract`` does."""
-    action = abstract(space, num_agents)
+    action: Any = abstract(space, num_agents)
     return jax.ShapeDtypeStruct(action.shape, zero_actions(space, 1).dtype) if hasattr(action, "shape") else action
 
 

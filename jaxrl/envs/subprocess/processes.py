@@ -68,6 +68,7 @@ class Processes:
           to the output of this process.
         """
         self._label, self._timeout, self._check = label, timeout, check
+        num_workers = check_count("num_workers", num_workers)
         self._max_restarts = check_count("max_restarts", max_restarts, at_least=0)
         self._parts: list[Part] = []
         self._sent: list[Part] = []

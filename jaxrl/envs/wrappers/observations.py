@@ -217,20 +217,22 @@ class TimeState(NamedTuple):
 
 @wrapper
 def time_aware(env: Env) -> Env:
-    """Add the elapsed share of ``max_episode_steps`` to observations: 0 at the start of an episode, 1 at the limit.
+    """Add the elapsed share of the step limit to observations: 0 at the start of an episode, 1 at the limit.
 
-    If the limit is part of the task, a value function needs the time to be correct (Pardo et al. 2018, section 3). A vector gets
-    one more element, f32[n + 1]; a Dict gets the entry ``time``, f32[1].
+    The limit is ``max_episode_steps``, or one in ``params`` if that is smaller. If it is part of the task, a value function needs
+    the time to be correct (Pardo et al. 2018, section 3). A vector gets one more element, f32[n + 1], and its uint8 are scaled to
+    [0, 1], as by ``flatten_observation``; a Dict gets the entry ``time``, f32[1].
     """
-    space, limit = env.observation_space, env.max_episode_steps
-    if limit is None:
-        steps = step_limit(env) or 200
+    space, limit, scale = env.observation_space, step_limit(env), 1.0
+    if env.max_episode_steps is None or limit is None:
+        steps = limit or 200
         raise ValueError(f"it needs an episode limit: put a time limit before it, '{env.name}|time_limit({steps})|time_aware'")
     timed: spaces.Space
     if isinstance(space, spaces.Dict) and "time" not in space.spaces:
         timed = spaces.Dict({**space, "time": spaces.Box(0.0, 1.0, (1,))})
     elif isinstance(space, spaces.Box) and len(space.shape) == 1:
-        timed = _box(*(np.array([*side, end], np.float32) for side, end in ((space.low, 0), (space.high, 1))))
+        scale = byte_scale(space, space.dtype)  # networks would scale uint8, but not the f32 that they become here
+        timed = _box(*(np.array([*side / scale, end], np.float32) for side, end in ((space.low, 0), (space.high, 1))))
     else:
         raise ValueError(
             f"it adds the time to a vector, or to a Dict without an entry 'time', but the observation space is {space}: put "
@@ -239,7 +241,7 @@ def time_aware(env: Env) -> Env:
 
     def tell(obs: PyTree, elapsed: Array) -> PyTree:
         time = (elapsed / limit).astype(jnp.float32)[None]
-        return {**obs, "time": time} if isinstance(space, spaces.Dict) else jnp.concatenate([obs.astype(jnp.float32), time])
+        return {**obs, "time": time} if isinstance(space, spaces.Dict) else jnp.concatenate([jnp.float32(obs) / scale, time])
 
     def reset(key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         env_state, obs = env.reset(key, params)

@@ -23,7 +23,7 @@ class Receiver:
         self._env, self._axes = env, 1 + (env.num_agents > 0)
         self._example = empty(env.observation_space, 1)
         self._wanted = [(x.shape[1:], x.dtype) for x in tree.flatten(self._example)]
-        self._info: dict[str, tuple[tuple[int, ...], np.dtype]] | None = None
+        self._info: dict[str, tuple[tuple[int, ...], Any]] | None = None
         """Shapes and types of the first info."""
 
     def observation(self, obs: PyTree, num_envs: int) -> PyTree:

@@ -119,6 +119,11 @@ def test_pictures_show_the_state_and_the_action(env_id: str) -> None:
         ("jaxrl:BitFlip?n=0", "jaxrl:BitFlip: option n=0 must be an integer >= 1"),
         ("jaxrl:BitFlip?bits=3", "jaxrl:BitFlip has no option 'bits'.* It takes: n."),
         ("jaxrl:Reach?radius='far'", "option radius='far' must be a number"),
+        ("jaxrl:Reach?radius=-0.05", "jaxrl:Reach: option radius=-0.05 must be at least 0, and finite"),
+        ("jaxrl:Reach?radius=1e999", "option radius=inf must be at least 0, and finite"),
+        ("jaxrl:Reach?push=-1", "option push=-1 must be at least 0, and finite"),
+        ("jaxrl:Reach?push=1e300", r"option push=1e\+300 must be at least 0, and finite"),
+        ("jaxrl:Reach?drag=1.5", r"option drag=1.5 must be within \[0, 1\]"),
     ],
 )
 def test_wrong_options_are_refused(env_id: str, message: str) -> None:

@@ -245,6 +245,8 @@ def test_actions_count_from_zero(taken: str, space: Any, actions: Any, sums: Any
         ({"seen": "text"}, r"observation_space is Text\(.*jaxrl supports Box, Discrete, .*gymnasium:module:function"),
         ({"seen": "sequence"}, r"observation_space\['a'\] is Sequence\("),
         ({"seen": "huge"}, r"observation_space is Box\(-1099511627776.*32 bits: narrow its bounds, or use floats"),
+        ({"seen": "many"}, r"observation_space is Discrete\(2147483649\), whose values int32 cannot hold: use smaller ones"),
+        ({"seen": "far"}, r"observation_space is MultiDiscrete\(.*, whose values int32 cannot hold"),
         ({"taken": "dict"}, r"action_space is Dict\(.*jaxrl supports a Box of floats, Discrete, MultiDiscrete or MultiBinary"),
         ({"taken": "tuple"}, r"action_space is Tuple\("),
         ({"taken": "wide"}, r"action_space is Box\(0, 1073741824"),
@@ -316,7 +318,7 @@ def test_a_game_that_is_reset_has_all_its_lives(num_workers: int) -> None:
 def test_what_is_told_besides() -> None:
     """Numbers with the names in the info of ``reset``, and 0 where a later info lacks one."""
     told = opened(f"{OURS}Noise").step(np.zeros((NUM_ENVS, 1), np.float32)).info
-    assert {name: (x.dtype, x.shape) for name, x in told.items()} == {"success": (np.dtype(bool), (NUM_ENVS,))}
+    assert {name: (x.dtype, x.shape) for name, x in told.items()} == {"success": (np.dtype(np.float32), (NUM_ENVS,))}
     assert opened("gymnasium:CartPole-v1").step(np.zeros(NUM_ENVS, int)).info == {}
     assert host("gymnasium:CartPole-v1").open_eval is None
     with pytest.raises(EnvironmentFailed, match=r"environment 0: info has no 'lives', which episodic_life=True needs"):

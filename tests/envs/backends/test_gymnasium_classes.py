@@ -87,6 +87,37 @@ def test_options_are_those_of_the_class_and_of_the_backend() -> None:
         make_env(local, evry=2)
 
 
+class Limited(gymnasium_envs.Truncation):
+    """Takes a limit as an argument."""
+
+    def __init__(self, max_episode_steps: int | None = None) -> None:
+        super().__init__(every=max_episode_steps or 6)
+
+
+def twice_limited() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1", max_episode_steps=4), 9)
+
+
+def test_the_limit_with_which_an_environment_is_built_is_kept() -> None:
+    made = functools.partial(gymnasium.make, "CartPole-v1")
+    assert make_env(lambda: made()).max_episode_steps == 500
+    assert make_env(lambda: made(), max_episode_steps=7).max_episode_steps == 7
+    assert make_env(twice_limited).max_episode_steps == 4
+    assert truncations(make_env(lambda: made(max_episode_steps=4), max_episode_steps=3)).index(True) == 2
+    with pytest.raises(ValueError, match="option max_episode_steps=1000 must be at most 500, the limit with which the environ"):
+        make_env(lambda: made(), max_episode_steps=1000)
+    assert make_env("gymnasium:CartPole-v1", max_episode_steps=1000).max_episode_steps == 1000  # it replaces the registered one
+
+
+def test_a_limit_that_is_the_environments_own_argument_is_passed_on() -> None:
+    assert make_env(Limited).max_episode_steps is None and truncations(make_env(Limited)).index(True) == 5
+    longer = make_env(Limited, max_episode_steps=7)
+    assert longer.max_episode_steps == 7 and truncations(longer).index(True) == 6
+    assert make_env(functools.partial(gymnasium.make, "CartPole-v1"), max_episode_steps=1000).max_episode_steps == 1000
+    with pytest.raises(ValueError, match="option max_episode_steps=0 must be an integer >= 1"):
+        make_env(Limited, max_episode_steps=0)
+
+
 @pytest.mark.slow
 def test_a_local_class_trains_and_its_run_goes_on_where_it_is_given_again(tmp_path: Path) -> None:
     local, quiet = local_class(), {"eval_every": 0, "quiet": True, "tensorboard": False}

@@ -123,6 +123,16 @@ class Unequal(Masked):
         return {"ann": jnp.array([True, False]), "bob": jnp.array([False, True, True])}
 
 
+class Places(Race):
+    """Observes the row as a choice."""
+
+    def observation_space(self, agent: str) -> Any:
+        return Discrete(9)
+
+    def seen(self, state: State) -> Any:
+        return dict.fromkeys(self.agents, state.step)
+
+
 class Physics(Race):
     """Its state tells that an end is a truncation, as that of MABrax does."""
 
@@ -218,6 +228,9 @@ def test_unequal_agents_are_padded() -> None:
     assert isinstance(plain, spaces.Dict) and {*plain} == {"observation", "action_mask"}
     numbered = backend.team_of("race", Race(), agent_id=True)
     assert played(numbered, 1)[0]["agent_id"].tolist() == [0, 1]
+    places = backend.team_of("places", Places(), agent_id=True)
+    assert places.observation_space == spaces.Dict({"observation": spaces.Discrete(9), "agent_id": spaces.Discrete(2)})
+    assert not find_problems(places)
 
 
 def test_other_spaces_are_refused() -> None:

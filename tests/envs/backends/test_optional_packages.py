@@ -97,12 +97,27 @@ def test_masks_are_those_that_jaxrl_has(env_id: str, space: Any, size: int) -> N
 
 
 @pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        needs("xminigrid", "", 100),
+        needs("xminigrid", "?height=16&width=16", 1024),
+        needs("xminigrid", "?height=16&max_steps=7", 7),
+    ],
+)
+def test_the_limit_of_a_grid_follows_from_its_size(options: str, limit: int) -> None:
+    assert pure(f"xminigrid:MiniGrid-Empty-5x5{options}").max_episode_steps == limit
+
+
+@pytest.mark.parametrize(
     ("env_id", "message"),
     [
         needs("jumanji", "jumanji:Snake", "jumanji has no environment 'Snake': write 'jumanji:Snake-v1'"),
         needs("jumanji", "jumanji:Snake-v1?size=3", "no option 'size'"),
         needs("xminigrid", "xminigrid:XLand-MiniGrid-R1-9x9", "xminigrid has no environment 'XLand-MiniGrid-R1-9x9'"),
         needs("xminigrid", "xminigrid:MiniGrid-Empty-5x5?max_steps=0", "max_steps=0 must be an integer >= 1"),
+        needs("xminigrid", "xminigrid:MiniGrid-Empty-5x5?height=2", "height=2 and width=5 must be at least 3 and 3, walls incl"),
+        needs("xminigrid", "xminigrid:MiniGrid-Empty-5x5?height=3&width=3", "height=3 and width=3 leave one free cell"),
+        needs("xminigrid", "xminigrid:MiniGrid-DoorKey-5x5?width=4", "height=5 and width=4 must be at least 4 and 5"),
         needs("craftax", "craftax:Craftax-v1", "craftax has no environment 'Craftax-v1'. Did you mean 'Craftax-"),
         needs("craftax", "craftax:Craftax-Classic-Symbolic-v1?god_mode=3", "no option 'god_mode'"),
     ],

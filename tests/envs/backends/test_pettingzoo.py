@@ -235,6 +235,20 @@ def test_equal_agents_stay_as_they_are() -> None:
     np.testing.assert_array_equal(row.step(np.array([[2, 1]])).obs["action_mask"], [[[1, 1, 1], [1, 0, 1]]])
 
 
+@pytest.mark.parametrize("kind", ["discrete", "multi", "dict"])
+def test_equal_agents_of_any_kind_get_a_number(kind: str) -> None:
+    env = host(f"{OURS}Places", kind=kind, agent_id=True)
+    entries = {"discrete": ("observation",), "multi": ("observation",), "dict": ("place", "two")}[kind]
+    assert isinstance(env.observation_space, spaces.Dict) and {*env.observation_space} == {*entries, "agent_id"}
+    check_env(env, steps=4)
+    envs = env.open(2, 0)
+    envs.reset()
+    obs = envs.step(np.zeros((2, 3), int)).obs
+    two = [[[1, 0], [1, 1], [1, 2]]] * 2
+    expected = {"place": [[1] * 3] * 2, "two": two, "observation": two if kind == "multi" else [[1] * 3] * 2}
+    assert {name: x.tolist() for name, x in obs.items()} == {"agent_id": [[0, 1, 2]] * 2} | {n: expected[n] for n in entries}
+
+
 @pytest.mark.parametrize(
     ("action", "error", "message"),
     [
@@ -277,6 +291,10 @@ def test_actions_are_checked(action: Any, error: Any, message: str, num_workers:
         ("tests.helpers.pettingzoo_envs:Mortal?fault='nobody'", "has no possible_agents"),
         ("tests.helpers.pettingzoo_envs:Mortal?fault='pair'", "reset must return a pair of dicts"),
         ("tests.helpers.pettingzoo_envs:Mortal?fault='waits'", "after reset, agent 'bob' is not in env.agents"),
+        (
+            "tests.helpers.pettingzoo_envs:Places?unequal=True",
+            r"agent 0 observes Discrete\(9\): pad takes .* unless all agents observe eq",
+        ),
         ("tests.helpers.pettingzoo_envs:Pair?kind='mixed'", r"agents are 'speaker', 'listener': actions differ in kind"),
     ],
 )

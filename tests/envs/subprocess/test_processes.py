@@ -41,6 +41,12 @@ def games(mark: Path) -> list[int]:
     return [int(path.name.rpartition(".")[2]) for path in mark.parent.glob(f"{mark.name}.*")]
 
 
+def test_there_is_at_least_one_process() -> None:
+    for num_workers in (0, 1.5):
+        with pytest.raises(ValueError, match=f"num_workers={num_workers} must be an integer >= 1"):
+            Processes("mine", lambda *args: None, 2, 0, num_workers=num_workers, timeout=60)  # type: ignore[arg-type, return-value]
+
+
 AT = np.array([0, 0, 1, 0])
 """Environment 2 fails, the first one of the second process."""
 

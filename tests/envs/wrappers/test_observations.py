@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -223,3 +223,23 @@ def test_the_time_is_told(end: int) -> None:
     assert_rows(env, Timed(end), ACTIONS, limit=5)
     timed = time_aware(time_limit(with_observations(PARTS, SEEN * 2), 4))
     assert [float(obs["time"][0]) for obs in observed(timed, 3)] == [0.0, 0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize(("high", "scale"), [(255, 255), (4, 4)])
+def test_bytes_are_scaled_where_the_time_makes_floats_of_them(high: int, scale: int) -> None:
+    """As networks and ``flatten_observation`` scale uint8."""
+    space = spaces.Box(0, high, (2,), np.uint8)
+    bytes_seen = time_limit(with_observations(space, [np.array([0, high], np.uint8), np.array([1, 2], np.uint8)]), 2)
+    timed = time_aware(bytes_seen)
+    np.testing.assert_allclose(observed(timed, 1), np.float32([[0, 1, 0], [1 / scale, 2 / scale, 0.5]]))
+    assert timed.observation_space == spaces.Box(0, 1, (3,), np.float32)
+    np.testing.assert_array_equal(observed(timed, 1)[1][:2], observed(flatten_observation(bytes_seen), 1)[1])
+
+
+def test_the_time_is_one_at_the_smaller_of_two_limits() -> None:
+    env = time_aware(time_limit(with_observations(PARTS, SEEN * 2)._replace(params=Limited(2)), 4))
+    assert [float(obs["time"][0]) for obs in observed(env, 2)] == [0.0, 0.5, 1.0]
+
+
+class Limited(NamedTuple):
+    max_steps_in_episode: int

@@ -161,7 +161,7 @@ def describe(env_id: str) -> tuple[str, str, str, str]:
         return env_id, f"cannot be built: {' '.join(str(error).split()) or type(error).__name__}", "", ""
     parsed = parse_id(env.name)
     inside = make_env(format_id(parsed._replace(wrappers=())))
-    limit = env.max_episode_steps or step_limit(inside)
+    limit = step_limit(env if env.max_episode_steps else inside)
     repeated = not env.max_episode_steps and any(call.name == "action_repeat" for call in parsed.wrappers)
     ends = " inside" * repeated
     ends += ", then terminates" if parsed.backend == DEFAULT_BACKEND and parsed.name in HORIZONS else ""
