@@ -24,7 +24,7 @@ from jaxrl.runtime.console.progress import ENV_STEPS, UPDATES, Displays, make_pr
 from jaxrl.runtime.datasets.files import load_again
 from jaxrl.runtime.distributed.group import current
 from jaxrl.runtime.logs.live_status import LiveStatus
-from jaxrl.runtime.logs.run_folder import WORKERS, read_config
+from jaxrl.runtime.logs.run_folder import WORKERS, read_config, recorded_request
 from jaxrl.runtime.system.devices import enable_compilation_cache, gathered
 from jaxrl.runtime.training_loop.agreement import check_alike, open_folder
 from jaxrl.runtime.training_loop.on_chunk import OnChunk
@@ -211,7 +211,7 @@ def _run(
     if agent.data is not None:
         agent = agent._replace(data=load_again(agent.data))
     check_switches(exact_steps=exact_steps, quiet=quiet)
-    asked_steps, config = config.total_steps, config.for_agent(agent)
+    asked_steps, config = config.total_steps, config.for_agent(agent, None if out is None else recorded_request(out))
     if out is not None:
         check_can_mark_discontinuity(agent, save_replay=config.checkpoints.save_replay)
     start = {"exact_steps": exact_steps, "out": out is not None, "init_from": describe_source(init_from, init_which)}

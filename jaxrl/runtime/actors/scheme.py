@@ -83,13 +83,14 @@ SCHEMES: dict[str, Scheme] = {
 
 
 def resolve_scheme(
-    agent: Agent, scheme: Scheme | str | Mapping[str, Any] | None, num_workers: int | None, **places: Any
+    agent: Agent, scheme: Scheme | str | Mapping[str, Any] | None, num_workers: int | None, before: int = 0, **places: Any
 ) -> Scheme | None:
     """Return the requested scheme with its number of workers; None if the run uses no workers.
 
     Args:
       scheme: a scheme, its name in ``SCHEMES``, or a mapping of its fields.
       num_workers: replaces the scheme's number.
+      before: number of workers of the run that is resumed, which may have been on a machine with other cores; 0: none.
       places: values for its ``engine``, ``placement`` and ``insecure``; None: the scheme's.
 
     Raises:
@@ -108,7 +109,7 @@ def resolve_scheme(
         )
     if problem := _why_impossible(chosen):
         raise ValueError(problem)
-    chosen = dataclasses.replace(chosen, num_workers=chosen.num_workers or _default_workers(chosen, agent))
+    chosen = dataclasses.replace(chosen, num_workers=chosen.num_workers or before or _default_workers(chosen, agent))
     if problem := _why_unfit(chosen, agent):
         raise ValueError(problem)
     return chosen

@@ -79,7 +79,8 @@ class RunFolder:
         """
         assert self.config is not None
         there, here = what_counts(self.config["agent"], plain(spec))
-        if difference := first_difference({"agent": there, "run": self.config["run"]}, {"agent": here, "run": plain(request)}):
+        runs = [_without_patience(run) for run in (self.config["run"], plain(request))]
+        if difference := first_difference({"agent": there, "run": runs[0]}, {"agent": here, "run": runs[1]}):
             raise FileExistsError(
                 f"out={self._shown!r} holds another run: {difference} here. Name another folder, or pass the same arguments "
                 "to resume that run; init_from=… starts a new run from its parameters"
@@ -225,6 +226,24 @@ def what_counts(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict
         return {**spec, "settings": {name: x for name, x in spec.get("settings", {}).items() if name not in skipped}}
 
     return kept(there), kept(here)
+
+
+PATIENCE = {"max_restarts", "timeout", "pin"}
+"""Settings of a scheme that do not change what workers collect. A run that ended because of one is resumed with another value."""
+
+
+def _without_patience(run: Mapping[str, Any]) -> dict[str, Any]:
+    scheme = run.get("scheme")
+    kept = {name: value for name, value in scheme.items() if name not in PATIENCE} if isinstance(scheme, Mapping) else scheme
+    return {**run, "scheme": kept} if "scheme" in run else {**run}
+
+
+def recorded_request(out: str | os.PathLike[str]) -> Mapping[str, Any] | None:
+    """Return what was asked of the run in a folder; None if there is none, or it cannot be read, which ``RunFolder`` reports."""
+    try:
+        return read_config(out)["run"]
+    except (OSError, ValueError):
+        return None
 
 
 def first_difference(recorded: Any, requested: Any, path: str = "") -> str | None:

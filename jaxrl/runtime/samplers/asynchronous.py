@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import tree
 
+from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.rollout.autoreset import StepOutcome, finish_step, first_input, no_episode
 from jaxrl.rollout.collect import episode_metrics, to_rollout
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
@@ -159,7 +160,7 @@ class Lane:
         done = (self.done | begun_anew(self.envs))[env_id]
         inputs, outcome = finish_step(done, episode, self.action[env_id], reached, limit)
         if np.logical_and(outcome.truncated, np.logical_not(reached.truncated)).any():
-            raise RuntimeError(
+            raise EnvironmentFailed(
                 f"{self.env.name}: an episode continued past max_episode_steps={limit}, and sampler='async' cannot end it: use "
                 "sampler='sync', or set truncated at the limit in step"
             )

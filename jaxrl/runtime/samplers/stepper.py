@@ -101,7 +101,7 @@ class Stepper:
     def _begin_anew(self, obs: PyTree) -> PyTree:
         """Reset the environments that do not know that their episodes were cut; return ``obs`` with their first observations."""
         if not self._envs.can_reset_some:
-            raise RuntimeError(
+            raise EnvironmentFailed(
                 f"{self._env.name}: an episode continued past max_episode_steps={self._env.max_episode_steps}: set truncated at "
                 "the limit in step, or give the opened environments a method reset_where(mask) (see jaxrl.types.HostEnvs)"
             )
@@ -130,7 +130,7 @@ def check_mask(env: HostEnv, obs: PyTree, over: np.ndarray, env_id: np.ndarray) 
     nothing: Any = nothing_allowed(obs, env.action_space)
     if nothing is not None and (nothing & ~over).any():
         where = np.unique(env_id[nothing & ~over])
-        raise ValueError(
+        raise EnvironmentFailed(
             f"{env.name}: {MASK_KEY} forbids every action in environments {', '.join(map(str, where[:8]))}"
             f"{', …' if where.size > 8 else ''}: allow one in each dimension, or end the episode there"
         )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl.envs.host import bounds_of, check_actions, outside
+from jaxrl.envs.host import EnvironmentFailed, bounds_of, check_actions, outside
 from jaxrl.rollout.autoreset import finish_step, first_input, no_episode
 from jaxrl.rollout.collect import episode_metrics, to_rollout
 from jaxrl.runtime.samplers.diagnostics import Stopwatch
@@ -106,7 +106,7 @@ class CompiledSampler:
             if faults.mask:
                 inputs = jax.tree.map(lambda x, at=(of_seed, t): x[at], rows.inputs)
                 check_mask(env, inputs.obs, ~rows.valid[of_seed, t], rows.env_id[of_seed])
-        raise RuntimeError(
+        raise EnvironmentFailed(
             f"{env.name}: an episode continued past max_episode_steps={env.max_episode_steps}, and sampler='xla' cannot end it: "
             "use sampler='sync', or set truncated at the limit in step"
         )

@@ -151,14 +151,18 @@ class Collection(Settings):
     insecure: bool = added(False, compare=False)
     """Use a cluster of Ray that asks for no token, where anyone who reaches it can run programs."""
 
-    def for_agent(self, agent: Agent) -> Collection:
-        """Return the collection with a ``Scheme``, which has its number of workers, or None."""
+    def for_agent(self, agent: Agent, workers_before: int = 0) -> Collection:
+        """Return the collection with a ``Scheme``, which has its number of workers, or None.
+
+        Args:
+          workers_before: number of workers of the run that is resumed, if these settings leave it open; 0: none.
+        """
         if agent.is_offline:
             for each in fields(self):
                 if (value := getattr(self, each.name)) != each.default:
                     raise ValueError(f"{each.name}={value!r} has no effect with data=…: no environment is stepped to learn")
         places = {"engine": self.engine, "placement": self.placement, "insecure": self.insecure or None}
-        scheme = resolve_scheme(agent, self.scheme, self.num_workers, **places)
+        scheme = resolve_scheme(agent, self.scheme, self.num_workers, workers_before, **places)
         if agent.online and (not current().is_alone or (scheme is not None and scheme.updates == "all_reduced")):
             raise ValueError("online=True learns on one device of one process: use a scheme with updates='learner'")
         sampler, overlap = check_sampler(agent, self.sampler), check_overlap(agent, self.overlap)
@@ -227,9 +231,17 @@ class RunConfig(Settings):
         if self.on_nan not in ON_NAN:
             raise ValueError(f"on_nan={self.on_nan!r} is unknown: choose one of {ON_NAN}")
 
-    def for_agent(self, agent: Agent) -> RunConfig:
-        """Return the settings as they apply to an agent. Raise TypeError or ValueError if it cannot be trained in this way."""
-        members, collection = self.members.for_agent(agent), self.collection.for_agent(agent)
+    def for_agent(self, agent: Agent, before: Mapping[str, Any] | None = None) -> RunConfig:
+        """Return the settings as they apply to an agent.
+
+        Args:
+          before: ``TrainingPlan.request`` of the run that is resumed. It provides the number of workers if it is left open.
+
+        Raises:
+          TypeError, ValueError: the agent cannot be trained in this way.
+        """
+        workers = ((before or {}).get("scheme") or {}).get("num_workers", 0)
+        members, collection = self.members.for_agent(agent), self.collection.for_agent(agent, workers)
         if self.devices_per_seed is not None:
             _check_shared_out(agent, self.devices_per_seed)
         return dataclasses.replace(self, members=members, collection=collection)

@@ -17,6 +17,7 @@ from jaxrl.runtime.actors.pool import ActorPool
 from jaxrl.runtime.actors.scheme import SCHEMES, Scheme, describe, resolve_scheme
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.run_flags import run_flags
+from jaxrl.runtime.training_loop.run_config import RunConfig
 from jaxrl.types import Agent
 from tests.helpers import probes
 from tests.helpers.agents import small, small_ppo
@@ -81,6 +82,16 @@ def test_how_many_workers() -> None:
     for scheme, number, expected in [(None, 3, 3), (Scheme(num_workers=3), None, 3), (Scheme(num_workers=3), 2, 2)]:
         assert resolve_scheme(ppo(), scheme, number).num_workers == expected  # type: ignore[union-attr]
     assert resolve_scheme(ppo(num_envs=1, num_minibatches=1), "a2c", None).num_workers == 1  # type: ignore[union-attr]
+
+
+def test_a_resumed_run_keeps_its_number_of_workers() -> None:
+    """Also on a machine with other cores, if nothing else is asked for."""
+    for scheme, number, expected in [("a2c", None, 4), (Scheme(num_workers=3), None, 3), ("a2c", 2, 2), ("a2c", 0, 4)]:
+        assert resolve_scheme(ppo(), scheme, number, before=4).num_workers == expected  # type: ignore[union-attr]
+    assert resolve_scheme(ppo(), None, None, before=4) is None
+    config = RunConfig.of({"total_steps": 8, "scheme": "a2c"})
+    assert config.for_agent(ppo(), {"scheme": {"num_workers": 4}}).collection.scheme.num_workers == 4
+    assert config.for_agent(ppo(), {"scheme": None}).collection.scheme == config.for_agent(ppo()).collection.scheme
 
 
 @pytest.mark.parametrize(("cores", "even", "any_number"), [(2, 1, 1), (4, 2, 3), (8, 4, 7), (32, 8, 8)])

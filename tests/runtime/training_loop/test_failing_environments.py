@@ -17,7 +17,7 @@ from gymnasium import spaces
 import jaxrl
 from jaxrl.envs.host import EnvironmentFailed
 from jaxrl.runtime.checkpoint.manifest import steps
-from jaxrl.types import Agent
+from jaxrl.types import Agent, HostEnv, HostStep
 
 
 class Ending(gymnasium.Env):
@@ -105,6 +105,38 @@ def test_the_last_evaluation_is_repeated_if_it_failed(monkeypatch: pytest.Monkey
     assert repeated[-1] == failed[-1] | {key: x for key, x in repeated[-1].items() if "evaluation" in key}
     train(agent, tmp_path / "run", 8, eval_every=4)
     assert records(tmp_path / "run") == repeated
+
+
+class Closing:
+    """Environments whose masks forbid every action after 200 rows."""
+
+    def __init__(self, num_envs: int, seed: int) -> None:
+        self.num_envs, self.rows = num_envs, 0
+
+    def observe(self) -> Any:
+        return {
+            "observation": np.zeros((self.num_envs, 1), np.float32),
+            "action_mask": np.full((self.num_envs, 2), self.rows < 200, np.int8),
+        }
+
+    def reset(self) -> Any:
+        return self.observe()
+
+    def step(self, action: Any) -> HostStep:
+        self.rows += 1
+        no = np.zeros(self.num_envs, bool)
+        return HostStep(self.observe(), np.ones(self.num_envs, np.float32), no, no)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_mask_that_forbids_everything_loses_nothing(tmp_path: Path) -> None:
+    space = spaces.Dict({"observation": spaces.Box(-1.0, 1.0, (1,), np.float32), "action_mask": spaces.MultiBinary(2)})
+    agent = agent_on(HostEnv(Closing, space, spaces.Discrete(2), name="closing"))
+    with pytest.raises(EnvironmentFailed, match="closing: action_mask forbids every action"):
+        train(agent, tmp_path / "run")
+    assert steps(tmp_path / "run" / "checkpoints")
 
 
 def test_a_run_that_trained_nothing_leaves_nothing(tmp_path: Path) -> None:

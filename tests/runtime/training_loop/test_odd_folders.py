@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -237,3 +238,14 @@ def test_a_url_is_refused_before_anything_begins(tmp_path: Path, monkeypatch: py
     ):
         train(cartpole("ppo"), "gs://bucket/run")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_may_be_resumed_with_more_patience(tmp_path: Path) -> None:
+    """As the message says that ends a run whose workers were lost too often."""
+    with contextlib.closing(RunFolder(tmp_path)) as folder:
+        folder.config = {"agent": {}, "run": {"scheme": {"num_workers": 2, "max_restarts": 10, "timeout": 60.0, "pin": False}}}
+        folder.check_same({}, {"scheme": {"num_workers": 2, "max_restarts": 20, "timeout": 120.0, "pin": True}})
+        with pytest.raises(FileExistsError, match=r"run\.scheme\.num_workers is 2 there and 3 here"):
+            folder.check_same({}, {"scheme": {"num_workers": 3}})
+        with pytest.raises(FileExistsError, match=r"run\.scheme is .* there and null here"):
+            folder.check_same({}, {"scheme": None})
