@@ -176,9 +176,7 @@ def test_a_mask_that_forbids_every_action_stops_the_run() -> None:
     space = spaces.Dict({"time": spaces.Box(0, np.inf, (1,)), "action_mask": spaces.MultiBinary(2)})
     collected(clock(Ending)._replace(observation_space=space))
     for kind in (Masked, Never):
-        with pytest.raises(
-            EnvironmentFailed, match=r"clock: action_mask forbids every action in environments 1, 3: allow one"
-        ):
+        with pytest.raises(EnvironmentFailed, match=r"clock: action_mask forbids every action in environments 1, 3: allow one"):
             collected(clock(kind)._replace(observation_space=space))
 
 
