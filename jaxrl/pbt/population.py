@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl.metrics import all_reduce, only_if, reduce, scalar
 from jaxrl.settings.space import COMPLEMENT, Dimension
-from jaxrl.settings.validation import merge_hyperparams
+from jaxrl.settings.validation import merge_hyperparams, present
 from jaxrl.training import freezing
 from jaxrl.types import Agent, AgentState, Array, Key, Mean, Metrics, Policy, PyTree
+from jaxrl.xla.private_jax import is_traced
 from jaxrl.xla.seed_axis import any_seed
 
 RETURN = "charts/episodic_return"
@@ -80,6 +82,7 @@ class Population(NamedTuple):
     def init(self, key: Key, hyperparams: Any = None, env_params: PyTree = None) -> AgentState:
         """Return the states of all members, each after its warm-up."""
         shared = merge_hyperparams(self.agent.hyperparams, hyperparams)
+        self._check_shared(hyperparams)
         drawn = self._drawn(key, shared)
         one = lambda key, each: self.agent.init(key, self._own(each), env_params)  # noqa: E731
         states = jax.vmap(one)(self._keys(key, jnp.arange(self.members)), drawn)
@@ -87,6 +90,25 @@ class Population(NamedTuple):
         parameters = env_params if env_params is not None else getattr(self.agent.env, "params", ())
         rows = states.warmup_rows.sum()
         return AgentState(learner, states.actor, parameters, key, states.iteration[0], rows)
+
+    def _check_shared(self, hyperparams: Any) -> None:
+        """Raise ValueError for a hyperparameter of the space, which members do not share.
+
+        Values for all hyperparameters, such as the agent's own NamedTuple, may contain it with the agent's value.
+        """
+        if hyperparams is None:
+            return
+        given, own = hyperparams if isinstance(hyperparams, Mapping) else present(hyperparams), present(self.agent.hyperparams)
+        for d in self.space:
+            if d.name not in given:
+                continue
+            value = given[d.name]
+            same = is_traced(value) or np.array_equal(np.float32(value), np.float32(own[d.name]))
+            if not (same and own.keys() <= given.keys()):
+                raise ValueError(
+                    f"hyperparams[{d.name!r}] has no effect, because {d.name} is in the space of this population, and each "
+                    "member draws its own: leave it out, or make the population with another space"
+                )
 
     def init_learner(self, key: Key, hyperparams: Any) -> PopulationState:
         drawn = self._drawn(key, hyperparams)

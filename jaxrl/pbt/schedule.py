@@ -57,6 +57,8 @@ def schedule_of(population: Agent, state: AgentState, member: int | None = None)
 def replay(agent: Agent, schedule: Schedule) -> Agent:
     """Return ``agent`` with the hyperparameters of a schedule, for training from scratch on any seeds.
 
+    With the warm-up of the population's members, an iteration has the hyperparameters that the ancestor had in it.
+
     Raises:
       TypeError, ValueError: a hyperparameter is unknown or not allowed.
     """
@@ -66,9 +68,12 @@ def replay(agent: Agent, schedule: Schedule) -> Agent:
         for value in values:
             check_hyperparam(agent.hyperparams, name, value)
     table = {name: jnp.asarray(values, jnp.float32) for name, values in schedule.values.items()}
+    # A population's generations end at multiples of ``every``, counted with the warm-up, in which none ends.
+    first = agent.algorithm.warmup_iterations // schedule.every
 
     def step(state: AgentState) -> tuple[AgentState, Metrics]:
-        now = {name: x[jnp.minimum(state.iteration // schedule.every, len(x) - 1)] for name, x in table.items()}
+        generation = state.iteration // schedule.every - first
+        now = {name: x[jnp.minimum(generation, len(x) - 1)] for name, x in table.items()}
         learner = state.learner._replace(hyperparams=state.learner.hyperparams._replace(**now))
         return agent.step(state._replace(learner=learner))
 

@@ -19,6 +19,7 @@ from jaxrl import pbt
 from jaxrl.parallel import data_parallel, env_axes, make_mesh
 from jaxrl.pbt.builder import ranges_of
 from jaxrl.pbt.population import RESAMPLED, RETURN, Population
+from jaxrl.runtime.evaluation.load_policy import load_policies
 from jaxrl.types import Agent, AgentState, Mean
 
 SMALL: dict[str, Any] = {
@@ -196,6 +197,9 @@ def test_chunks_and_resuming_change_nothing(population: Agent, tmp_path: Path) -
     assert history["pbt/alive"].tolist() == [[math.nan], [1.0]] or history["pbt/alive"][-1] == 1.0
     policy = jaxrl.load_policy(tmp_path / "run")
     assert policy(np.zeros(4, np.float32)) in (0, 1)
+    last = load_policies(tmp_path / "run", which="last").policies
+    chex.assert_trees_all_equal(last, jax.vmap(population.algorithm.policy)(resumed.learner))
+    assert jaxrl.load_policy(tmp_path / "run", which="last")(np.zeros(4, np.float32)) in (0, 1)
     again = jaxrl.build(population.spec)
     assert again.spec == population.spec and again.num_envs == population.num_envs
 
@@ -263,6 +267,38 @@ def test_a_schedule_is_replayed(ppo: Agent) -> None:
         wanted, _ = plain_step(wanted._replace(learner=wanted.learner._replace(hyperparams=rates)))
     chex.assert_trees_all_equal(plain(state), plain(wanted))
     assert jaxrl.build(replayed.spec, num_envs=2).num_envs == 2
+
+
+def test_a_replay_is_in_the_generation_of_the_population_after_a_warm_up() -> None:
+    dqn = jaxrl.make_dqn("CartPole-v1", num_envs=2, rollout_length=4, buffer_size=64, batch_size=4, learning_starts=40)
+    assert dqn.algorithm.warmup_iterations == 5
+
+    def step(state: AgentState) -> Any:
+        return state._replace(iteration=state.iteration + 1), {RETURN: Mean(jnp.zeros(()), jnp.zeros(()))}
+
+    still, rates = dqn._replace(step=step), [0.5, 0.25, 0.125, 0.0625, 0.03125]
+    population = pbt.make(still, {"learning_rate": {"low": 1e-5, "high": 1.0}}, members=2, ready=3)
+    replayed = pbt.replay(still, pbt.Schedule(3, {"learning_rate": rates}))
+    members, one = population.init(jax.random.key(0)), replayed.init(jax.random.key(0))
+    step_members, step_one = jax.jit(population.step), jax.jit(replayed.step)
+    used, wanted = [], []
+    for _ in range(10):
+        wanted.append(rates[int(members.learner.generation)])
+        (members, _), (one, _) = step_members(members), step_one(one)
+        used.append(float(one.learner.hyperparams.learning_rate))
+    assert used == wanted == [0.5] + [0.25] * 3 + [0.125] * 3 + [0.0625] * 3
+
+
+def test_members_do_not_share_hyperparameters_of_the_space(ppo: Agent, population: Agent) -> None:
+    text = r"hyperparams\['learning_rate'\] has no effect, because learning_rate is in the space of this population"
+    key = jax.random.key(0)
+    for wrong in ({"learning_rate": 0.5}, ppo.hyperparams._replace(learning_rate=0.5)):
+        with pytest.raises(ValueError, match=text):
+            population.init(key, wrong)
+    with pytest.raises(ValueError, match=text):
+        jaxrl.run(population, ROWS, seeds=2, hyperparams={"learning_rate": [0.5, 0.25]}, quiet=True)
+    for right in ({"vf_coef": 0.3}, ppo.hyperparams, ppo.hyperparams._replace(vf_coef=0.3)):
+        jax.eval_shape(lambda key, right=right: population.init(key, right), key)
 
 
 def test_a_lineage_without_room_is_one_line(ppo: Agent) -> None:

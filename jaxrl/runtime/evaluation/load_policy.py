@@ -157,14 +157,23 @@ def _last_policies(agent: Agent, saved: Path, run: str | None) -> tuple[Policy, 
     found, info = read_arrays(saved, run=run)
     found = by_path(found)
     learner = state_shapes(agent).learner
-    # Keys, and a replay buffer that was not saved, are not part of a policy, unless it explores with them.
+    # A replay buffer that was not saved is not part of a policy, unless it explores with it.
     arrays = jax.tree_util.tree_map_with_path(lambda path, _: found.get(f".learner{jax.tree_util.keystr(path)}"), learner)
-    num_members, pairs = len(jax.tree.leaves(arrays.params)[0]), zip(agent.hyperparams, arrays.hyperparams, strict=True)
-    # None: the hyperparameter did not exist yet.
-    missing = lambda default: None if default is None else np.full(num_members, default, np.float32)  # noqa: E731
-    numbers = [missing(default) if there is None else there for default, there in pairs]
-    keys = jax.vmap(jax.random.key)(np.zeros(num_members, np.uint32))
-    learners = arrays._replace(hyperparams=type(agent.hyperparams)(*numbers), key=keys)
+    num_members = len(jax.tree.leaves(arrays.params)[0])
+
+    def keyed(shape: Any, there: Any) -> Any:
+        """Return new keys in place of those of the learner, or of a population's members: they are not part of a policy."""
+        if not jax.dtypes.issubdtype(shape.dtype, jax.dtypes.prng_key):
+            return there
+        return jnp.broadcast_to(jax.random.key(0), (num_members, *shape.shape))
+
+    def number(default: float | None, shape: Any, there: Any) -> Any:
+        if default is None or there is not None:
+            return there
+        return np.full((num_members, *shape.shape), default, np.float32)  # the hyperparameter did not exist yet
+
+    numbers = map(number, agent.hyperparams, learner.hyperparams, arrays.hyperparams)
+    learners = jax.tree.map(keyed, learner, arrays)._replace(hyperparams=type(agent.hyperparams)(*numbers))
     return jax.vmap(agent.algorithm.policy)(learners), info.step
 
 

@@ -13,10 +13,10 @@ import optax
 from jaxrl.evolution.gradient import descent_gradient
 from jaxrl.evolution.noise import Noise
 from jaxrl.runtime.evolution.settings import SearchSettings
-from jaxrl.runtime.remote.cluster import Cluster, open_cluster
+from jaxrl.runtime.remote.cluster import ENGINES, Cluster, open_cluster
 from jaxrl.runtime.remote.parallel_map import SharedCalls
-from jaxrl.settings.aliases import shortened
-from jaxrl.settings.validation import check_count
+from jaxrl.settings.aliases import shortened, unknown
+from jaxrl.settings.validation import Range, check_count, check_number
 from jaxrl.types import Array, PyTree
 
 Fitness = Callable[[PyTree, int], float]
@@ -101,7 +101,7 @@ def maximize(
       engine: where they are: "local" or "ray", as in ``jaxrl.remote.open``.
       cluster: open cluster to use instead.
       retries: number of times that an evaluation is repeated if its process is lost or takes longer than ``timeout``.
-      timeout: seconds that an evaluation may take; None: any time.
+      timeout: seconds that an evaluation may take in another process; None: any time. The start of a process does not count.
       on_generation: called after each generation.
       state: ``Result.state`` of another call, to continue it.
 
@@ -111,7 +111,7 @@ def maximize(
     Raises:
       TypeError, ValueError: an argument is not allowed.
       RemoteError: the function raised an exception in another process.
-      WorkerLost: an evaluation was lost more than ``retries`` times.
+      TimeoutError, WorkerLost: an evaluation was lost more than ``retries`` times, or a process could not be started.
     """
     members, generations = check_count("members", members), check_count("generations", generations)
     if members % 2:
@@ -136,10 +136,12 @@ def maximize(
         return SearchState(optax.apply_updates(state.theta, updates), opt_state, state.version + 1)
 
     history = []
-    with Evaluations(function, settings.noise, num_workers, engine, cluster, retries, timeout) as evaluations:
+    key_of = lambda version: np.asarray(jax.random.key_data(settings.key_of(version)))  # noqa: E731
+    first = jax.tree.map(np.asarray, state.theta), key_of(0)
+    with Evaluations(function, settings.noise, num_workers, engine, cluster, retries, timeout, first) as evaluations:
         for _ in range(generations):
             version = int(state.version)
-            key, mean = np.asarray(jax.random.key_data(settings.key_of(version))), jax.tree.map(np.asarray, state.theta)
+            key, mean = key_of(version), jax.tree.map(np.asarray, state.theta)
             fitness = evaluations.of(mean, key, settings.sigma_of(version), members, version)
             state = learn(state, jnp.asarray(fitness))
             history.append(fitness)
@@ -151,16 +153,36 @@ def maximize(
 class Evaluator:
     """Evaluates members, in whichever process."""
 
-    def __init__(self, function: Fitness, noise: Noise) -> None:
-        self.function, self.member = function, jax.jit(noise.member)
+    def __init__(self, function: Fitness, noise: Noise, first: tuple[PyTree, np.ndarray] | None = None) -> None:
+        """``first``: parameters and the data of a key, for which to compile now, so that the first evaluation takes no longer."""
+        self.function, self._member = function, jax.jit(noise.member)
+        if first is not None:
+            self.member(*first, 1.0, 0)
+
+    def member(self, theta: PyTree, key_data: np.ndarray, sigma: float, member: int) -> PyTree:
+        """Return the parameters of a member, as NumPy arrays."""
+        key = jax.random.wrap_key_data(jnp.asarray(key_data))
+        return jax.tree.map(np.asarray, self._member(key, jnp.int32(member), theta, jnp.float32(sigma)))
 
     def evaluate(self, theta: PyTree, key_data: np.ndarray, sigma: float, member: int, seed: int) -> float:
-        key = jax.random.wrap_key_data(jnp.asarray(key_data))
-        params = self.member(key, jnp.int32(member), theta, jnp.float32(sigma))
-        fitness: Any = self.function(jax.tree.map(np.asarray, params), seed)
+        fitness: Any = self.function(self.member(theta, key_data, sigma, member), seed)
         if np.shape(fitness) != () or np.asarray(fitness).dtype.kind not in "fiub":
             raise TypeError(f"the function must return one number, its fitness, not {shortened(fitness)}")
         return float(fitness)
+
+
+def check_place(num_workers: int, engine: str, cluster: Cluster | None, timeout: float | None) -> None:
+    """Raise TypeError or ValueError if these settings are not allowed, or have no effect."""
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if timeout is not None:
+        check_number("timeout", timeout, Range(0, open_low=True))
+    if cluster is not None and engine != "local":
+        raise ValueError(f"engine={engine!r} has no effect beside cluster=…, which has its own engine: leave it out")
+    if not num_workers and cluster is None and (engine, timeout) != ("local", None):
+        raise ValueError(
+            "engine and timeout are for evaluations in other processes: give a number of them, num_workers=2, or leave these out"
+        )
 
 
 class Evaluations:
@@ -175,10 +197,13 @@ class Evaluations:
         cluster: Cluster | None,
         retries: int,
         timeout: float | None,
+        first: tuple[PyTree, np.ndarray],
     ) -> None:
+        """``first``: see ``Evaluator``."""
         self.retries, self.objects, self.own = check_count("retries", retries, at_least=0), list[Any](), None
         self.here = Evaluator(function, noise)
         number = check_count("num_workers", num_workers, at_least=0)
+        check_place(number, engine, cluster, timeout)
         if cluster is not None and not number:
             number = int(cluster.resources.cpus)
         if not number:
@@ -187,7 +212,7 @@ class Evaluations:
             self.own = cluster = open_cluster(engine, cpus=number if engine == "local" else None)
         try:
             for _ in range(number):
-                self.objects.append(cluster.start(Evaluator, function, noise, restarts=MOST_RESTARTS, timeout=timeout))
+                self.objects.append(cluster.start(Evaluator, function, noise, first, restarts=MOST_RESTARTS, timeout=timeout))
         except BaseException:
             self.close()
             raise

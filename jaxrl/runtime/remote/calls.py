@@ -18,6 +18,12 @@ from jaxrl.runtime.remote.values import Packed, unpack
 START = ""
 """Stands for the name of the method in the request that makes the object."""
 
+START_TIMEOUT = 120.0
+"""Least number of seconds that making an object with a timeout may take: its process starts, and imports what it needs."""
+
+LOST_STARTS = 3
+"""Number of starts in a row that are lost after which an object ends, even if it may be restarted more often."""
+
 Outcomes = list[Callable[[], object]]
 """Functions that complete futures. They are called without the lock, as a user's callbacks may do anything."""
 
@@ -48,7 +54,7 @@ class Job(NamedTuple):
     resources: Resources
     restarts: int
     timeout: float | None
-    """Seconds that making it or a call may take."""
+    """Seconds that a call may take; see ``CallQueue.time_limit``."""
     log: Path | None
     """File for its output."""
     placement: str
@@ -97,7 +103,7 @@ class CallQueue:
         self.where, self._note = "" if job.log is None else f": its output is in {job.log}", note
         """``where``: end of a message that names the log."""
         self.waiting, self.sent = deque[Request](), deque[Request]()
-        self.restarts = 0
+        self.restarts = self._lost_starts = 0
         self.error: Callable[[], Exception] | None = None
         """Makes the error for further calls; None while the object exists."""
         self.ready: Future[None] = Future()
@@ -117,6 +123,13 @@ class CallQueue:
     @property
     def is_idle(self) -> bool:
         return not self.waiting and not self.sent
+
+    @property
+    def time_limit(self) -> float | None:
+        """Seconds that the request in progress may take; None: any time."""
+        timeout = self.job.timeout
+        is_start = bool(self.sent) and self.sent[0].method == START
+        return max(timeout, START_TIMEOUT) if timeout is not None and is_start else timeout
 
     def call(self, request: Request) -> Future[Any]:
         """Add a request, and send it if there is room."""
@@ -142,6 +155,7 @@ class CallQueue:
         """Handle the answer to the oldest request that was sent."""
         request = self.sent.popleft()
         if isinstance(outcome, Packed):
+            self._lost_starts = 0
             self.fill()
             return [lambda: self._deliver(request, outcome)]
         if request.method == START:
@@ -174,6 +188,7 @@ class CallQueue:
         request = self.sent.popleft() if self.sent else None
         when = "between two calls" if request is None else f"during {request.method}" if request.method else "at its start"
         reason = f"the worker of {self.job.name} {how} {when}"
+        self._lost_starts += request is not None and request.method == START
         trouble = self._replace()
         if trouble is None:
             news = f"{reason}; replaced (restart {self.restarts} of {self.job.restarts})"
@@ -187,6 +202,8 @@ class CallQueue:
         """Start another worker, which gets the calls that were not begun. Return the end of a message if that is not possible."""
         if self.restarts >= self.job.restarts:
             return f", after {self.restarts} restart{'s' * (self.restarts > 1)}" if self.restarts else ""
+        if self._lost_starts >= LOST_STARTS:
+            return f", which is the loss of {self._lost_starts} starts in a row"
         self.restarts += 1
         self.waiting.extendleft(reversed(self.sent))
         self.sent.clear()

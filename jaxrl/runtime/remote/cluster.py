@@ -24,6 +24,9 @@ from jaxrl.settings.validation import Range, check_count
 
 T = TypeVar("T")
 
+SETTINGS = ("cpus", "gpus", "memory", "restarts", "timeout", "placement", "log_name")
+"""Settings of ``Cluster.start``."""
+
 ENGINES = ("local", "ray")
 
 PLACEMENTS = ("pack", "spread")
@@ -130,8 +133,10 @@ class Cluster:
           cpus: number of cores that it uses, and of threads that its libraries get. The cluster has a limited number.
           gpus: number of GPUs, or a fraction of one. An object sees no other GPUs, and with 0 none at all.
           memory: bytes that it may use, or text such as "2GB". If it uses more, its process is killed.
-          restarts: number of times that the object is made again if its process is lost.
-          timeout: seconds that making it or a call may take, after which its process is killed; None: any time.
+          restarts: number of times that the object is made again if its process is lost. It ends earlier if three starts in a
+            row are lost.
+          timeout: seconds that a call may take, after which its process is killed; None: any time. Making the object may take
+            120 seconds, or ``timeout`` if that is longer.
           placement: machine of a cluster of Ray: "pack", one that is in use until half of it is; "spread", each one in turn.
           log_name: name of the file in ``log_folder``, without ".log"; None: the class and a number.
 
@@ -194,7 +199,7 @@ class Cluster:
           gpus: number of GPUs of each process.
           memory: bytes that each process may use.
           retries: number of times that an item is tried again if its process is lost, or takes longer than ``timeout``.
-          timeout: seconds that an item may take.
+          timeout: seconds that an item may take. The start of a process does not count.
 
         Raises:
           NotEnough: not even one process fits.

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from jaxrl.runtime.remote.cluster import RemoteObject, current_cluster
+from jaxrl.runtime.remote.cluster import SETTINGS, RemoteObject, current_cluster
+from jaxrl.settings.aliases import hint_or, listed, similar
 
 
 class RemoteProxy:
@@ -85,7 +86,14 @@ def remote_class(cls: type | None = None, /, *, wait: bool = False, **settings: 
     Args:
       wait: methods return results, and the constructor returns once the object is made.
       settings: of ``Cluster.start``, such as ``cpus`` and ``restarts``.
+
+    Raises:
+      TypeError: there is no such setting, or what is decorated is not a class.
     """
+    for name in settings:
+        if name not in SETTINGS:
+            allowed = ("wait", *SETTINGS)
+            raise TypeError(f"unknown setting {name!r}.{hint_or(similar(name, allowed, 0.5), f'Allowed: {listed(allowed)}.')}")
     if cls is None:
         return lambda decorated: RemoteClass(decorated, wait, settings)
     if not isinstance(cls, type):

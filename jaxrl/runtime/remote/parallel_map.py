@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +37,7 @@ class SharedCalls:
         """
         self._calls, self._futures = calls, [Future[Any]() for _ in calls]
         self._tries = [1 + check_count("retries", retries, at_least=0)] * len(calls)
-        self._waiting, self._lock = deque(range(len(calls))), threading.Lock()
+        self._waiting, self._lock, self._living = deque(range(len(calls))), threading.Lock(), [*objects]
         for _ in range(AHEAD):
             for each in objects:
                 self._next(each)
@@ -47,14 +48,28 @@ class SharedCalls:
         return self._futures
 
     def _next(self, worker: Any) -> None:
-        """Give an object its next call. A call that cannot be sent fails, and the one after it is tried."""
+        """Give an object its next call. A call that cannot be sent fails, and the one after it is tried.
+
+        If the object has ended because its process was lost, another one gets the call.
+        """
         while (index := self._take()) is not None:
             try:
                 future = worker.call(*self._calls[index])
             except Exception as error:
-                self._futures[index].set_exception(error)
+                if isinstance(error, WorkerLost) and (other := self._without(worker)) is not None:
+                    worker = other
+                    with self._lock:
+                        self._waiting.appendleft(index)
+                else:
+                    self._futures[index].set_exception(error)
             else:
-                return future.add_done_callback(lambda done, index=index: self._done(worker, index, done))
+                return future.add_done_callback(functools.partial(self._done, worker, index))
+
+    def _without(self, lost: Any) -> Any:
+        """Leave an object that has ended out from now on. Return one of the others, or None."""
+        with self._lock:
+            self._living = [each for each in self._living if each is not lost]
+            return self._living[0] if self._living else None
 
     def _take(self) -> int | None:
         with self._lock:

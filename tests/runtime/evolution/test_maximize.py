@@ -73,6 +73,11 @@ def test_other_processes_give_the_same(alone: Any) -> None:
         assert_same(maximize(quadratic, START, generations=40, members=16, learning_rate=0.1, cluster=cluster), alone)
 
 
+def test_the_start_of_a_process_is_no_part_of_an_evaluation(alone: Any) -> None:
+    found = maximize(quadratic, START, generations=2, members=16, learning_rate=0.1, num_workers=1, timeout=1.0)
+    np.testing.assert_array_equal(found.fitness, alone.fitness[:2])
+
+
 @pytest.mark.slow
 def test_lost_evaluations_are_repeated(alone: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXRL_TEST_MARK", str(tmp_path / "mark"))
@@ -105,6 +110,11 @@ def test_a_cluster_of_ray_gives_the_same(alone: Any) -> None:
         ({"noise": "low_rank"}, "noise='low_rank' is unknown.*'normal' or 'sign'"),
         ({"strategy": "cma"}, "strategy='cma' is unknown"),
         ({"num_workers": -1}, "num_workers=-1 must be an integer >= 0"),
+        ({"engine": "nonsense"}, "unknown engine 'nonsense'.*Available: local, ray"),
+        ({"timeout": -5}, "timeout=-5 is not allowed"),
+        ({"engine": "ray"}, "engine and timeout are for evaluations in other processes"),
+        ({"timeout": 5.0}, "engine and timeout are for evaluations in other processes"),
+        ({"engine": "ray", "cluster": object()}, "engine='ray' has no effect beside cluster=…"),
         ({"theta": {}}, "theta has no arrays"),
         ({"function": 3}, r"maximize\(3, …\) must begin with a function"),
         ({"function": lambda params, seed: [1.0, 2.0]}, "must return one number"),

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import numpy as np
 import pytest
 
 from jaxrl import remote
+from jaxrl.runtime.remote import calls
 from jaxrl.runtime.remote.decorator import RemoteProxy
 from jaxrl.runtime.remote.local.wire import Mailbox
+from jaxrl.runtime.remote.parallel_map import SharedCalls
 from tests.helpers.processes.children import soon
 from tests.helpers.processes.remote_objects import (
     WAIT,
@@ -142,6 +145,40 @@ def test_a_call_that_takes_too_long_is_a_timeout(cluster: remote.Cluster) -> Non
     assert ended(pid) and one.call("add").result(WAIT) == 1
 
 
+def test_the_start_of_a_process_does_not_count_for_the_timeout(cluster: remote.Cluster) -> None:
+    assert list(cluster.map(square, [1, 2, 3], cpus=8, timeout=0.3)) == [1, 4, 9]
+
+
+def test_an_object_ends_when_it_is_lost_at_three_starts_in_a_row(cluster: remote.Cluster) -> None:
+    one = cluster.start(Counter, 1, "exit", restarts=1000)
+    pending = one.call("add")
+    for each in (one.ready, pending):
+        error = fails(each)
+        assert isinstance(error, remote.WorkerLost) and "at its start, which is the loss of 3 starts in a row" in str(error)
+    assert one.restarts == 2
+
+
+class Stub:
+    """Object that answers at once, or has ended."""
+
+    def __init__(self, has_ended: bool) -> None:
+        self.has_ended = has_ended
+
+    def call(self, method: str, number: int) -> Future[int]:
+        if self.has_ended:
+            raise remote.WorkerLost("it could not be started")
+        future: Future[int] = Future()
+        future.set_result(number)
+        return future
+
+
+def test_calls_of_an_object_that_has_ended_go_to_the_others() -> None:
+    shared = SharedCalls([Stub(True), Stub(False), Stub(True)], [("add", number) for number in range(9)], 0)
+    assert [each.result(0) for each in shared.futures] == [*range(9)]
+    shared = SharedCalls([Stub(True), Stub(True)], [("add", number) for number in range(9)], 0)
+    assert all(isinstance(each.exception(0), remote.WorkerLost) for each in shared.futures)
+
+
 def test_waiting_for_a_result_has_a_timeout_of_its_own(cluster: remote.Cluster) -> None:
     one = cluster.start(Counter)
     pending = one.call("slow_add", 600.0)
@@ -160,10 +197,13 @@ CONSTRUCTORS: dict[str, tuple[type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("fault", CONSTRUCTORS)
-def test_an_object_that_cannot_be_made_fails_all_calls(cluster: remote.Cluster, engine: str, fault: str) -> None:
+def test_an_object_that_cannot_be_made_fails_all_calls(
+    cluster: remote.Cluster, engine: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "START_TIMEOUT", 2.0)
     kind, text = CONSTRUCTORS[fault]
     text = text if engine == "local" else text.replace("ended with exit code 5", r"was lost \(.*\)")
-    one = cluster.start(Counter, 1, fault, timeout=2.0 if fault == "sleep" else None)
+    one = cluster.start(Counter, 1, fault, timeout=0.5 if fault == "sleep" else None)
     pending = one.call("add")
     assert isinstance(fails(one.ready), kind) and re.search(text, str(fails(one.ready)))
     assert re.search(text, str(fails(pending)))
@@ -271,6 +311,11 @@ BAD: dict[str, tuple[Callable[[remote.Cluster], object], type[Exception], str]] 
         lambda c: c.start(Counter).call("same", c.start(Counter)),
         TypeError,
         r"belongs to the process that started it",
+    ),
+    "a misspelt setting of a decorator": (
+        lambda c: remote.remote_class(gpu=1),
+        TypeError,
+        r"unknown setting 'gpu'\. Did you mean 'gpus'\?",
     ),
     "a decorator without a class": (lambda c: remote.remote_class(5), TypeError, r"remote_class\(5\) decorates a class"),  # type: ignore[arg-type]
     "an attribute of a decorated class": (

@@ -361,7 +361,7 @@ def test_no_transition_leads_from_one_episode_into_another(where: str, save_repl
 def test_a_replay_that_cannot_be_told_of_the_seam_is_refused_before_the_run(tmp_path: Path) -> None:
     agent = cartpole("dqn")
     agent = agent._replace(algorithm=agent.algorithm._replace(mark_discontinuity=None))
-    with pytest.raises(TypeError, match="because save_replay is False: give the Algorithm a function mark_discontinuity"):
+    with pytest.raises(TypeError, match="because save_replay is False: leave save_replay=False out, give the Algorithm"):
         train(agent, tmp_path, rows_of("dqn"), save_replay=False)
     agent = agent._replace(env=hosted(probes.endless()))
     with pytest.raises(TypeError, match=r"because hosted:tests\.helpers\.probes:endless runs on the host"):

@@ -176,7 +176,7 @@ class LocalProcess:
             self.stopped = elapsed
         elif elapsed - self.stopped > STANDSTILL:
             return "was stopped (SIGSTOP)", False
-        if (timeout := self.queue.job.timeout) is not None and elapsed - self.since > timeout:
+        if (timeout := self.queue.time_limit) is not None and elapsed - self.since > timeout:
             return f"did not finish in {timeout:g} s, and was killed: it hangs, or needs a larger timeout", True
         return None
 

@@ -123,7 +123,7 @@ class RayWorker:
         """Return its fault if it takes too long. ``elapsed`` is the time on the clock of ``Ran``."""
         if not self.queue.sent or self.since is None:
             self.since = elapsed
-        timeout = self.queue.job.timeout if self.begun else None
+        timeout = self.queue.time_limit if self.begun else None
         if timeout is None or elapsed - self.since <= timeout:
             return None
         return f"did not finish in {timeout:g} s, and was killed: it hangs, or needs a larger timeout"
