@@ -39,8 +39,8 @@ def check_can_mark_discontinuity(agent: Agent, *, save_replay: bool) -> None:
         why = f"{agent.env.name} runs on the host" if agent.collects_on_host else "save_replay is False"
         instead = "" if agent.collects_on_host else "leave save_replay=False out, "
         raise TypeError(
-            f"out=… makes a run resumable, and a resume starts new episodes after the rows in replay, because {why}: {instead}give "
-            "the Algorithm a function mark_discontinuity (Replay.mark_discontinuity on its buffer), or omit out="
+            f"out=… makes a run resumable, and a resume starts new episodes after the rows in replay, because {why}: {instead}"
+            "give the Algorithm a function mark_discontinuity (Replay.mark_discontinuity on its buffer), or omit out="
         )
 
 
