@@ -72,7 +72,7 @@ SHORT: dict[str, tuple[dict[str, Any], str]] = {
         r"learning_rate: from \[.*\] to \[.*\]\ntraining return of the .*\nschedule of the best: 2 gen.*\n(.*\n)*return of its",
     ),
     "hyperparameter_search": (
-        {"total_steps": 2048, "trials": 8},
+        {"total_steps": 5120, "trials": 8},
         r"best settings: \{'learning_rate': .*\n(no )?better than the defaults",
     ),
 }

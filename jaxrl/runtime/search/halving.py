@@ -22,7 +22,7 @@ class Rungs(NamedTuple):
     ages: tuple[int, ...]
     """Age of a trial at each rung, in parts. The last is the end."""
     parts: int
-    """Number of equal parts of a whole training."""
+    """Number of parts of a whole training, of equal length but for whole iterations."""
 
     @classmethod
     def from_shares(cls, shares: Sequence[float], at_least: int = 1) -> Rungs:
@@ -41,6 +41,19 @@ class Rungs(NamedTuple):
         if 100 // part < at_least:
             part = next(size for size in range(100 // at_least, 0, -1) if part % size == 0)
         return cls(tuple(percent // part for percent in percents), 100 // part)
+
+    def iterations(self, age: int, of: int) -> int:
+        """Return the iterations that a trial has trained at an age, if a whole training has ``of``: the nearest to its share."""
+        return (2 * age * of + self.parts) // (2 * self.parts)
+
+    def check_iterations(self, of: int) -> None:
+        """Raise ValueError unless a training of this length has an iteration for each part."""
+        if of < self.parts:
+            raise ValueError(
+                f"the rungs divide a training into {self.parts} parts, and it has only {of} iteration{'s' * (of != 1)}: raise "
+                "total_steps, lower num_envs or rollout_length, or give rungs with fewer parts ([0.1, 0.3, 1.0] has 10, "
+                '[0.5, 1.0] has 2, and the objective "auc" at least 10)'
+            )
 
 
 def continues(score: float, scores: Sequence[float], keep: float) -> bool:

@@ -1,7 +1,7 @@
 """Advice from Optuna's samplers, on a study in memory that is made anew from the trials each time.
 
 A sampler's generator is state that no storage of Optuna's keeps. Here it is seeded with the number of the next trial, so that an
-answer depends only on the trials.
+answer depends only on the trials. The generations of CMA-ES and NSGA-II are attributes of trials, which the log keeps with them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from typing import Any
 import numpy as np
 
 from jaxrl.envs.host import one_line
+from jaxrl.runtime.logs.run_folder import first_difference
 from jaxrl.runtime.search.space import Space, structure_of
-from jaxrl.runtime.search.trials import Trial, Trials
+from jaxrl.runtime.search.trials import Asked, Trial, Trials
 from jaxrl.runtime.system.warn import warn
 from jaxrl.settings.space import Dimension
 
-TRIAL = "trial"
-"""Attribute of a copied trial: its number."""
+TRIAL, ENTRIES = "trial", "search"
+"""Attributes of a copied trial, its number, and of the study, the entries of the search file."""
 LEAST_TRIALS = 8
 """Trials that trained to the end from which importances are estimated."""
+GENERATION, OPTIMIZER = ":generation", ":optimizer:"
+"""In the names of attributes in which samplers keep the number of a trial's generation, and pieces of a pickled optimizer."""
 NEEDS = {"cmaes": "cmaes", "gp": "torch"}
 """Package that a method needs beside Optuna."""
 
@@ -66,15 +69,16 @@ def importances(space: Space, trials: Trials) -> dict[str, float] | None:
 class Mirror:
     """Copy of the trials that have ended in a storage of Optuna's, for its dashboard. The search reads nothing from it."""
 
-    def __init__(self, storage: str, name: str, space: Space) -> None:
+    def __init__(self, storage: str, name: str, space: Space, entries: Mapping[str, Any]) -> None:
         """
         Args:
           storage: a file that ends in ``.log``, for Optuna's journal, or the address of a database.
           name: name of the study.
+          entries: those of the search file, as JSON. A study holds the trials of one search.
 
         Raises:
           ImportError: Optuna is not installed.
-          ValueError: the storage cannot be opened.
+          ValueError: the storage cannot be opened, or its study of this name is that of another search.
         """
         optuna, self._adviser = _optuna(), OptunaAdviser("random", space, 0)
         self._optuna = optuna
@@ -86,8 +90,16 @@ class Mirror:
                     place = optuna.storages.JournalStorage(journal.JournalFileBackend(storage))
                 self._study = optuna.create_study(storage=place, study_name=name, direction="maximize", load_if_exists=True)
                 self._known = {trial.user_attrs.get(TRIAL) for trial in self._study.get_trials(deepcopy=False)}
+                there = self._study.user_attrs.get(ENTRIES)
+                if there is None:
+                    self._study.set_user_attr(ENTRIES, dict(entries))
             except Exception as error:  # of any database's driver
                 raise ValueError(f"storage={storage!r} cannot be opened: {one_line(error)}") from error
+        if there is not None and (difference := first_difference(there, entries)):
+            raise ValueError(
+                f"the study {name!r} in storage={storage!r} is that of another search: {difference} here. Give another folder as "
+                "out, whose name is that of the study, or another storage"
+            )
 
     def update(self, trials: Trials) -> None:
         """Add the trials that have ended since. Errors are reported once, and end the copying."""
@@ -124,10 +136,33 @@ class OptunaAdviser:
         settings = list[dict[str, Any]]()
         with _quietly(self._optuna):
             study = self.study(trials)
+            if self._method == "cmaes":
+                self._tell_generations(study)
             for _ in range(count):
                 settings.append(self._ask_one(study, structure))
                 structure = structure_of(self._space, settings[-1])
         return settings
+
+    def _tell_generations(self, study: Any) -> None:
+        """Tell CMA-ES all generations that have ended, in order.
+
+        It tells one when it is asked, and keeps its optimizer, pickled, with the new trial. The log has no pickles, as loading
+        them runs code, so here further trials of the study in memory hold the optimizer.
+        """
+        while True:
+            asked = self._frozen_ask(study, study.sampler)
+            optimizer = {name: value for name, value in asked.system_attrs.items() if OPTIMIZER in name}
+            if not optimizer:
+                return
+            holder = {"params": asked.params, "distributions": asked.distributions, "system_attrs": optimizer}
+            study.add_trial(self._optuna.trial.create_trial(state=self._optuna.trial.TrialState.COMPLETE, value=0.0, **holder))
+
+    def _frozen_ask(self, study: Any, sampler: Any) -> Any:
+        """Ask for a trial, and return it with its attributes."""
+        base, study.sampler = study.sampler, sampler
+        number = study.ask({d.name: self._distribution(d) for d in self._space}).number
+        study.sampler = base
+        return study.get_trials(deepcopy=False)[number]
 
     def study(self, trials: Trials) -> Any:
         """Return the trials as a study of Optuna's, in memory."""
@@ -153,13 +188,13 @@ class OptunaAdviser:
         return makers[self._method]()
 
     def _ask_one(self, study: Any, structure: Mapping[str, Any] | None) -> dict[str, Any]:
-        base = study.sampler
+        sampler = study.sampler
         if structure:
             fixed = {d.name: d.choices.index(structure[d.name]) for d in self._space if d.is_structure}
-            study.sampler = self._optuna.samplers.PartialFixedSampler(fixed, base)
-        asked = study.ask({d.name: self._distribution(d) for d in self._space})
-        study.sampler = base
-        return {d.name: self._setting(d, asked.params[d.name]) for d in self._space}
+            sampler = self._optuna.samplers.PartialFixedSampler(fixed, sampler)
+        asked = self._frozen_ask(study, sampler)
+        notes = {name: value for name, value in asked.system_attrs.items() if name.endswith(GENERATION)}
+        return Asked({d.name: self._setting(d, asked.params[d.name]) for d in self._space}, notes)
 
     def _distribution(self, d: Dimension) -> Any:
         distributions = self._optuna.distributions
@@ -191,5 +226,6 @@ class OptunaAdviser:
             params={d.name: self._param(d, trial.settings[d.name]) for d in self._space},
             distributions={d.name: self._distribution(d) for d in self._space},
             user_attrs=dict(attributes or {}),
+            system_attrs=dict(trial.notes),
             intermediate_values={age: each for age, each in scores.items() if not math.isnan(each)},
         )

@@ -27,6 +27,7 @@ from jaxrl.runtime.search.trials import Trials
 from jaxrl.runtime.system.devices import enable_compilation_cache, request_devices_for
 from jaxrl.runtime.system.disk import lock_file, parse_json, read_regular, savable, write_atomically
 from jaxrl.runtime.training_loop.signals import Interrupt, Interrupted, end_in_a_line, handled
+from jaxrl.training import num_iterations
 
 LOGS = "logs"
 
@@ -84,7 +85,8 @@ def search(
       quiet: show nothing.
 
     Raises:
-      TypeError, ValueError: an entry is not allowed, the environment is not pure, or all trials diverged.
+      TypeError, ValueError: an entry is not allowed, the environment is not pure, the search was begun with another number of
+        jobs, or all trials diverged.
       FileExistsError: ``out`` holds something else, or another search is running there.
       ImportError: the method needs a package that is not installed.
       NotEnough: the machine or the cluster has too few CPUs or GPUs for the processes.
@@ -99,11 +101,10 @@ def search(
         raise ValueError("engine, cpus, gpus and insecure are for a number of jobs: without one, all trials are in this process")
     if shared is not None and out is None:
         raise ValueError("jobs need a folder that they share: give out")
-    for structure in all_structures(read.space):  # errors come before any output
-        check_built(read, structure)
-    build(read, structure)
+    _check_structures(read)  # errors come before any output
     with _opened(out, read) as folder:
-        mirror = None if storage is None else Mirror(storage, "jaxrl" if folder is None else folder.name, read.space)
+        name = "jaxrl" if folder is None else folder.name
+        mirror = None if storage is None else Mirror(storage, name, read.space, plain(read.plain))
         return _search(read, folder, shared, mirror, quiet=quiet)
 
 
@@ -136,6 +137,20 @@ def _search(read: SearchFile, folder: Path | None, jobs: Jobs | None, mirror: Mi
         write_report(read, trials, best, comparison, folder)
     progress.note(f"best: trial {best.number}, score {result.score:.6g}")
     return result
+
+
+def _check_structures(read: SearchFile) -> None:
+    """Raise an error unless the agents of all structures can be built, and have an iteration for each part of a training."""
+    structures = all_structures(read.space)
+    for structure in structures:  # the quick checks first
+        check_built(read, structure)
+    for structure in structures:
+        of = num_iterations(build(read, structure), read.total_steps)
+        try:
+            read.rungs.check_iterations(of)
+        except ValueError as error:
+            named = ", ".join(f"{name} = {value!r}" for name, value in structure.items())
+            raise ValueError(f"trials with {named or 'these settings'}: {error}") from None
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def read_search(
     refuse_unknown(f"{shown}, [settings]", settings, [*structural[0], *structural[1]])
     space = read_space(f"{shown}, [space]", algorithm, entries["space"])
     try:
-        return SearchFile(
+        search = SearchFile(
             algorithm,
             checked_env(entries["env"]),
             check_count("total_steps", entries["total_steps"]),
@@ -122,8 +122,20 @@ def read_search(
             _read_options(entries.get("search", {}), space),
             entries,
         )
+        if search.options.top:
+            _check_test_seeds(search)
+        return search
     except (TypeError, ValueError) as error:
         raise type(error)(f"{shown}: {error}") from error
+
+
+def _check_test_seeds(search: SearchFile) -> None:
+    """Raise ValueError if the seeds of the final comparison are larger than seeds may be."""
+    if (last := search.test_seeds[-1]) >= 2**32:
+        raise ValueError(
+            f"seeds = {[*search.seeds]}: the comparison at the end uses the seeds that follow the largest, up to {last}, and "
+            "seeds are at most 2**32 - 1: give smaller ones, or top = 0"
+        )
 
 
 def _checked_seeds(seeds: Any) -> tuple[int, ...]:
@@ -165,9 +177,17 @@ def _of_grid(table: Mapping[str, Any], space: Space) -> dict[str, Any]:
         raise ValueError(f"a grid needs lists of values, and {ranges[0]} is a range")
     if "trials" in table:
         raise ValueError("the trials of a grid are all combinations: leave out trials")
+    if table.get("groups") is not None:
+        check_count("groups", table["groups"])
     trials, structures = len(combinations(space)), len(all_structures(space))
-    batch = check_count("batch", table.get("batch", SearchOptions.batch))
-    return {**table, "trials": trials, "batch": min(batch, trials // structures)}
+    most, given = trials // structures, check_count("batch", table.get("batch", SearchOptions.batch))
+    batch, groups = min(given, most), table.get("groups")
+    if groups is not None:
+        if groups > most:
+            raise ValueError(f"groups = {groups} must be at most {most}, the number of this grid's trials with one structure")
+        is_refused = "batch" in table and given % groups  # with the number that was given
+        batch = given if is_refused else max(batch // groups, 1) * groups
+    return {**table, "trials": trials, "batch": batch}
 
 
 def check_built(search: SearchFile, structure: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from jaxrl.runtime.checkpoint.manifest import CheckpointError, CheckpointWarning, step_folders
+from jaxrl.runtime.logs.run_folder import set_aside
 from jaxrl.runtime.remote.errors import RemoteError, WorkerLost
 from jaxrl.runtime.search.advisers import ADVISERS
 from jaxrl.runtime.search.lanes.divided_lanes import open_lanes
@@ -138,8 +139,15 @@ class SearchSession:
         self._events.append(self.trials.apply(event))
 
     def _train(self) -> int:
+        """Train all trials to the ends of their next parts, and return the number of env steps."""
         assert self._lanes is not None
-        trained: int = self._lanes.train(self._part_iterations(self._lanes.agent))
+        at, agent = self.trials.boundary, self._lanes.agent
+        trained: int = self._lanes.train(
+            {
+                trial.slot: self._iterations(agent, trial.age(at) + 1) - self._iterations(agent, trial.age(at))
+                for trial in self.trials.running
+            }
+        )
         return trained
 
     # --------------------------------------------------------------------------------------------------- what a boundary decides
@@ -199,12 +207,13 @@ class SearchSession:
 
     # ------------------------------------------------------------------------------------------------------ programs and states
 
-    def _part_iterations(self, agent: Agent) -> int:
-        return -(-num_iterations(agent, self.search.total_steps) // self.trials.rungs.parts)
+    def _iterations(self, agent: Agent, age: int) -> int:
+        """Return the iterations that a trial has trained at an age."""
+        return self.trials.rungs.iterations(age, num_iterations(agent, self.search.total_steps))
 
     def _rows(self, agent: Agent, age: int) -> int:
         """Return the rows that each seed of a trial has trained at an age."""
-        return (agent.algorithm.warmup_iterations + age * self._part_iterations(agent)) * agent.steps_per_iteration
+        return (agent.algorithm.warmup_iterations + self._iterations(agent, age)) * agent.steps_per_iteration
 
     def _refill(self, at: int) -> None:
         """Begin the trials in the program that begin at this boundary."""
@@ -236,6 +245,7 @@ class SearchSession:
         events = self._log.read()
         self.trials = self._after(events)
         if self.trials.boundary < 0 or self.trials.running:
+            self._check_parts()
             events = self._restore(events)
             self._log.rewrite(events)
             self.trials = self._after(events)
@@ -256,6 +266,8 @@ class SearchSession:
             try:
                 self._open(found.running[0]).restore(self._folder / STATES, step)
             except (CheckpointError, RemoteError) as error:
+                if isinstance(error, RemoteError) and error.type_name != CheckpointError.__name__:
+                    raise
                 warn(f"{error}. The search resumes from an earlier one", CheckpointWarning)
                 continue
             for folder in self._state_folders():  # of a checkpoint that only some parts wrote
@@ -263,8 +275,34 @@ class SearchSession:
                     if newer > step:
                         shutil.rmtree(path)
             return kept
-        shutil.rmtree(self._folder / STATES, ignore_errors=True)
+        self._set_aside()
         return []
+
+    def _check_parts(self) -> None:
+        """Raise ValueError if the checkpoints are those of another number of processes."""
+        assert self._folder is not None
+        folders = [path.name.partition("-of-")[2] for path in (self._folder / STATES).glob("*-of-*")]
+        others = {int(number) for number in folders if number.isdigit()} - {self._parts}
+        if others and not self._saved_steps():
+            before = max(others)
+            how = f"with jobs={before}" if before > 1 else "without jobs"
+            raise ValueError(
+                f"{self._folder} holds a search that was begun {how}, and its checkpoints cannot be divided among {self._parts}: "
+                f"call it {how} to resume it, or name another folder to begin again"
+            )
+
+    def _set_aside(self) -> None:
+        """Keep what is there under other names, so that a search that begins again deletes nothing."""
+        assert self._folder is not None and self._log is not None
+        states = self._folder / STATES
+        if not states.exists() and not any(trial.end for trial in self.trials.all):
+            return  # killed before its first checkpoint
+        kept = [set_aside(path).name for path in (self._log.path, states) if path.exists()]
+        warn(
+            f"no checkpoint in {states} can be used, so the search begins again. What was there is now in "
+            f"{self._folder}: {', '.join(kept)}",
+            CheckpointWarning,
+        )
 
     def _saved_steps(self) -> list[int]:
         """Return the boundaries at which all parts wrote a checkpoint, the last one first."""

@@ -20,6 +20,17 @@ OBJECTIVES = {"final": "the return at the end", "auc": "the mean of the returns 
 Event = dict[str, Any]
 
 
+class Asked(dict[str, Any]):
+    """Settings of a new trial, with what its method must know of it later."""
+
+    notes: dict[str, int]
+    """Such as the number of its generation; plain numbers, for the log."""
+
+    def __init__(self, settings: Mapping[str, Any], notes: Mapping[str, int]) -> None:
+        super().__init__(settings)
+        self.notes = dict(notes)
+
+
 @dataclass
 class Trial:
     """One choice of settings, and what training with it has shown."""
@@ -31,6 +42,8 @@ class Trial:
     settings: dict[str, Any]
     begun: int
     """Boundary at which it began."""
+    notes: dict[str, int] = field(default_factory=dict)
+    """See ``Asked``."""
     tests: dict[int, list[float]] = field(default_factory=dict)
     """Age in parts -> mean return of each seed; NaN for one that has diverged."""
     end: End | None = None
@@ -64,7 +77,8 @@ class Trials:
             self.boundary, self.env_steps = event["at"], event["env_steps"]
         elif event["event"] == "asked":
             assert event["trial"] == len(self.all)
-            self.all.append(Trial(event["trial"], event["round"], event["slot"], event["settings"], event["at"]))
+            notes = event.get("notes", {})  # logs of earlier versions have none
+            self.all.append(Trial(event["trial"], event["round"], event["slot"], event["settings"], event["at"], notes))
         elif event["event"] == "tested":
             self.all[event["trial"]].tests[event["age"]] = [math.nan if x is None else x for x in event["returns"]]
         elif event["event"] == "ended":
@@ -129,7 +143,8 @@ class Trials:
 
 def asked_event(at: int, number: int, round_number: int, slot: int, settings: Mapping[str, Any]) -> Event:
     """Return the event of a trial that begins in a slot."""
-    return {"event": "asked", "at": at, "trial": number, "round": round_number, "slot": slot, "settings": dict(settings)}
+    event = {"event": "asked", "at": at, "trial": number, "round": round_number, "slot": slot, "settings": dict(settings)}
+    return event | {"notes": settings.notes} if isinstance(settings, Asked) and settings.notes else event
 
 
 def returns_event(at: int, trial: Trial, rows: int, returns: Sequence[float]) -> Event:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxrl.runtime.remote.errors import RemoteError
 from jaxrl.runtime.search.lanes.lanes import Lanes, build
 from jaxrl.runtime.search.log import TRIALS, TrialLog
 from jaxrl.runtime.search.progress import SearchProgress
@@ -75,9 +76,9 @@ def test_a_trial_in_a_slot_equals_the_same_trial_alone() -> None:
     agent = build(read, {})
     lanes = Lanes(agent, 4, read.seeds, ["learning_rate", "gamma"], jax.devices()[:1])
     lanes.refill({slot: {"learning_rate": 0.01, "gamma": 0.99} for slot in range(4)}, 512)
-    lanes.train(3)
+    lanes.train(dict.fromkeys(range(4), 3))
     lanes.refill({2: {"learning_rate": 0.003, "gamma": 0.9}}, 512)
-    lanes.train(1)
+    lanes.train(dict.fromkeys(range(4), 1))
     assert lanes.states.iteration.tolist() == [4, 4, 4, 4, 1, 1, 4, 4]
     returns = lanes.test([2], [7], 8)
     for lane, seed in ((4, 3), (5, 5)):
@@ -88,6 +89,40 @@ def test_a_trial_in_a_slot_equals_the_same_trial_alone() -> None:
         chex.assert_trees_all_close(plain_keys(there), plain_keys(alone), rtol=1e-4, atol=1e-5)
         played = evaluate_pure(agent, agent.algorithm.policy(alone.learner), evaluation_key(seed, 7), 8)
         assert returns[0, lane - 4] == pytest.approx(float(played.episodic_return.mean()), rel=1e-3)
+
+
+def test_slots_train_different_numbers_of_iterations() -> None:
+    """Bit for bit what they train alone, and a slot without a number stays as it is."""
+    read = read_search(SEARCH)
+    lanes = Lanes(build(read, {}), 3, read.seeds, ["learning_rate", "gamma"], jax.devices()[:1])
+    trials = {slot: {"learning_rate": 0.01, "gamma": 0.99} for slot in range(3)}
+    lanes.refill(trials, 512)
+    assert lanes.train({0: 3, 1: 2}) == 5 * 2 * 16
+    assert lanes.states.iteration.tolist() == [3, 3, 2, 2, 0, 0] and lanes.alive.all()
+    assert lanes.train({1: 1, 2: 3}) == 4 * 2 * 16 and lanes.train({}) == 0
+    leaves = jax.tree.leaves(jax.device_get(plain_keys(lanes.states.learner)))
+    assert all(np.array_equal(x[:2], x[2:4], equal_nan=True) and np.array_equal(x[:2], x[4:], equal_nan=True) for x in leaves)
+
+
+def test_a_trial_trains_for_the_whole_length_and_no_longer(tmp_path: Path) -> None:
+    """34 iterations are not a multiple of 10 parts; a search that is stopped in the middle finds the same."""
+    entries = with_options(rungs=[0.3, 1.0], trials=10) | {"total_steps": 530}
+    session = open_session(read_search(entries), tmp_path / "whole")
+    assert session.go()
+    rows = {event["age"]: event["rows"] for event in events_of(session) if event["event"] == "tested"}
+    assert rows == {3: 16 * 10, 10: 16 * 34}
+    assert not open_session(read_search(entries), tmp_path / "parts", stop_at=13).go()
+    resumed = open_session(read_search(entries), tmp_path / "parts")
+    assert resumed.go() and events_of(resumed) == events_of(session)
+
+
+def test_a_training_that_is_too_short_for_its_rungs_is_one_line(tmp_path: Path) -> None:
+    entries = with_options(rungs=[0.33, 1.0])
+    with pytest.raises(
+        ValueError, match=r"trials with these settings: the rungs divide a training into 100 parts, .* only 32 it"
+    ):
+        search(entries, out=tmp_path / "search", quiet=True)
+    assert not (tmp_path / "search").exists()
 
 
 def plain_keys(tree: Any) -> Any:
@@ -128,10 +163,46 @@ def test_a_search_whose_states_are_lost_begins_again(whole: SearchSession, tmp_p
     assert not open_session(read_search(SEARCH), folder, stop_at=4).go()
     for step in (folder / STATES / "0-of-1").iterdir():
         (step / "manifest.json").unlink()
-    with pytest.warns(UserWarning, match="resumes from an earlier one"):
+    before = (folder / TRIALS).read_bytes()
+    with pytest.warns(UserWarning) as warned:
         session = open_session(read_search(SEARCH), folder)
         assert session.go()
+    said = [str(each.message) for each in warned]
+    assert any("resumes from an earlier one" in each for each in said)
+    assert any("the search begins again. What was there is now in" in each for each in said)
     assert TrialLog(folder).read() == events_of(whole)
+    assert (folder / "trials.before.jsonl").read_bytes() == before and (folder / "states.before" / "0-of-1").is_dir()
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_only_a_damaged_checkpoint_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other errors, such as a lack of memory, end the call and leave everything as it is."""
+    folder = tmp_path / "search"
+    assert not open_session(read_search(SEARCH), folder, stop_at=2).go()
+    before = files_in(folder)
+
+    def refuse(*_: Any) -> None:
+        raise RemoteError("LanesWorker 0.do raised MemoryError: 3 GB", "MemoryError", "3 GB")
+
+    monkeypatch.setattr(Lanes, "restore", refuse)
+    with pytest.raises(RemoteError, match="MemoryError"):
+        open_session(read_search(SEARCH), folder).go()
+    assert files_in(folder) == before
+
+
+@pytest.mark.parametrize(("jobs", "begun"), [(1, "without jobs"), (4, "with jobs=4")])
+def test_another_number_of_jobs_is_refused(jobs: int, begun: str, tmp_path: Path) -> None:
+    folder = tmp_path / "search"
+    assert not open_session(read_search(SEARCH), folder, stop_at=2).go()
+    (folder / STATES / "0-of-1").rename(folder / STATES / f"0-of-{jobs}")
+    before = files_in(folder)
+    session = SearchSession(read_search(SEARCH), folder, SearchProgress("", 1, quiet=True), lambda: True, jobs=2)
+    with pytest.raises(ValueError, match=f"was begun {begun}, and its checkpoints cannot be divided among 2: call it {begun}"):
+        session.go()
+    assert files_in(folder) == before
 
 
 @pytest.mark.slow
@@ -197,6 +268,12 @@ def test_a_grid_tries_all_combinations_once(tmp_path: Path) -> None:
 def test_a_grid_is_checked() -> None:
     assert read_search(GRID | {"search": {"method": "grid"}}).options.trials == 12
     assert read_search(GRID | {"search": {"method": "grid"}}).options.batch == 6  # combinations of one structure
+    for options, batch in (({"groups": 4}, 4), ({"groups": 2}, 6), ({"groups": 2, "batch": 4}, 4)):
+        assert read_search(GRID | {"search": {"method": "grid", **options}}).options.batch == batch
+    with pytest.raises(ValueError, match=r"groups = 8 must be at most 6, the number of this grid's trials with one structure"):
+        read_search(GRID | {"search": {"method": "grid", "groups": 8}})
+    with pytest.raises(ValueError, match=r"batch = 10 must be a multiple of groups = 4"):
+        read_search(GRID | {"search": {"method": "grid", "groups": 4, "batch": 10}})
     with pytest.raises(ValueError, match=r"the trials of a grid are all combinations: leave out trials"):
         read_search(GRID | {"search": {"method": "grid", "trials": 8}})
     with pytest.raises(ValueError, match=r"a grid needs lists of values, and learning_rate is a range"):

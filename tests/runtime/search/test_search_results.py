@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
 import tomllib
@@ -16,11 +17,13 @@ import jaxrl
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.preset_file import named_preset
 from jaxrl.runtime.search.log import BEST, MANIFEST, TRIALS
+from jaxrl.runtime.search.optuna_adviser import Mirror
 from jaxrl.runtime.search.results import comparison as comparison_module
 from jaxrl.runtime.search.results.comparison import Compared, Comparison, Interval, compare
-from jaxrl.runtime.search.results.report import PICTURE, RESULTS, in_toml
+from jaxrl.runtime.search.results.report import PICTURE, RESULTS, best_file, in_toml
 from jaxrl.runtime.search.search import search
 from jaxrl.runtime.search.search_file import read_search
+from jaxrl.runtime.search.trials import Trials, asked_event, returns_event
 from tests.helpers.searches import SEARCH, with_options
 
 
@@ -93,6 +96,23 @@ def test_values_in_toml() -> None:
     assert tomllib.loads("\n".join(f"{name} = {in_toml(value)}" for name, value in values.items())) == values
 
 
+def test_values_that_json_writes_otherwise() -> None:
+    assert in_toml({"a": None, "b": {"c": None}, "d": [{"e": None, "f": 1}]}) == "{ b = {}, d = [{ f = 1 }] }"
+    assert [in_toml(value) for value in (math.inf, -math.inf, math.nan, 1e-5)] == ["inf", "-inf", "nan", "1e-05"]
+    assert tomllib.loads(f"x = {in_toml([math.inf, 1e-5, 1e22])}") == {"x": [math.inf, 1e-5, 1e22]}
+
+
+def test_settings_that_are_none_are_not_in_the_best_file() -> None:
+    settings = {"max_grad_norm": None, "model": {"hidden_sizes": [8], "core": None}}
+    read = dataclasses.replace(read_search(SEARCH), settings=settings)
+    trials = Trials(read.rungs, "final")
+    trials.apply(asked_event(0, 0, 0, 0, {"learning_rate": 0.01}))
+    trials.apply(returns_event(4, trials.all[0], 512, [1.0, 2.0]))
+    text = best_file(read, trials, trials.all[0], None)
+    assert tomllib.loads(text)["settings"] == {"model": {"hidden_sizes": [8]}, "learning_rate": 0.01}
+    assert "# max_grad_norm = None: TOML has no such value" in text
+
+
 def test_a_mistake_leaves_no_folder_behind(tmp_path: Path) -> None:
     """So that the corrected file may use it."""
     with pytest.raises(ValueError, match="CartPol-v1"):
@@ -133,6 +153,10 @@ BUILDS: dict[str, tuple[dict[str, Any], str]] = {
         r"trials with num_minibatches = 3 cannot be built: num_minibatches=3 must divide",
     ),
     "host": ({"env": "gymnasium:CartPole-v1"}, "a search needs a pure environment, but .* runs on the host"),
+    "two players": (
+        {"env": "jaxrl:TicTacToe", "settings": {"num_envs": 2, "rollout_length": 8}},
+        r"say who wins, not how well both play: compare agents by jaxrl\.arena",
+    ),
     "data": ({"algorithm": "bc", "settings": {}, "space": {"learning_rate": [0.1]}}, "cannot be searched"),
 }
 
@@ -168,6 +192,18 @@ def test_intervals_and_the_sentence() -> None:
     assert comparison.in_words().endswith("probability of improvement 83%: no better than the default settings")
     clear = Comparison([good], bad._replace(returns=np.array([1.0, 2.0])))
     assert clear.is_better and clear.in_words().endswith("probability of improvement 100%")
+
+
+def test_a_study_of_another_search_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    storage, space = str(tmp_path / "journal.log"), read_search(SEARCH).space
+    Mirror(storage, "search", space, SEARCH)
+    Mirror(storage, "search", space, json.loads(json.dumps(SEARCH)))  # resumed
+    Mirror(storage, "other", space, SEARCH | {"total_steps": 300})
+    with pytest.raises(
+        ValueError, match=r"the study 'search' in .* another search: total_steps is 512 there and 300 here\. Give"
+    ):
+        Mirror(storage, "search", space, SEARCH | {"total_steps": 300})
 
 
 @pytest.mark.slow

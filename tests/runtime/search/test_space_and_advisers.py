@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -95,6 +96,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no rungs": ({"search": {"rungs": 1.0}}, "must be a list of shares"),
     "keep": ({"search": {"keep": 0}}, r"keep=0 is not allowed: it must be a number in \(0, 1\]"),
     "seeds": ({"seeds": [1, 1]}, "1 occurs twice"),
+    "seeds of the comparison": ({"seeds": [4294967290]}, r"uses the seeds that follow .*: give smaller ones, or top = 0"),
     "env": ({"env": 3}, "env = 3 must be an id"),
     "settings": ({"settings": 3}, r"settings = 3 must be a table, \[settings\]"),
     "kind of algorithm": ({"algorithm": 3}, "algorithm = 3 must be the name of one"),
@@ -134,6 +136,24 @@ def test_defaults_and_test_seeds() -> None:
 )
 def test_rungs_in_parts(shares: list[float], rungs: Rungs) -> None:
     assert Rungs.from_shares(shares) == rungs
+
+
+@pytest.mark.parametrize("of", [10, 13, 100, 997])
+def test_parts_add_up_to_a_whole_training(of: int) -> None:
+    rungs = Rungs((1, 3, 10), 10)
+    ends = [rungs.iterations(age, of) for age in range(11)]
+    assert ends[0] == 0 and ends[-1] == of and ends[3] == math.floor(0.3 * of + 0.5)
+    parts = {later - earlier for earlier, later in itertools.pairwise(ends)}
+    assert parts <= {of // 10, -(-of // 10)} and min(parts) >= 1
+    rungs.check_iterations(of)
+
+
+def test_more_parts_than_iterations_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"the rungs divide a training into 100 parts, and it has only 10 iterations: raise total"
+    ):
+        Rungs.from_shares([0.33, 1.0]).check_iterations(10)
+    Rungs.from_shares([0.3, 1.0]).check_iterations(10)
 
 
 @given(st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(math.nan)), min_size=LEAST_RESULTS, max_size=40), st.floats(0.01, 1))
@@ -243,6 +263,47 @@ def test_advice_depends_on_the_trials_alone(method: str) -> None:
     assert first == ADVISERS[method](space, 0).ask(trials, 3, structure)
     assert all(structure_of(space, each) == structure for each in first)
     assert len({json.dumps(each) for each in first}) == 3  # a batch does not repeat a point
+
+
+def advised(method: str, batches: int, log: TrialLog) -> Trials:
+    """Return trials of a quadratic in batches of 16, with their events in a log. The adviser is new at each."""
+    space, trials = SPACE[:2], Trials(Rungs((1,), 1), "final")
+    for at in range(batches):
+        events = list[dict[str, Any]]()
+        for trial in trials.running:
+            away = (math.log10(trial.settings["learning_rate"]) + 2) ** 2 + (math.log10(1 - trial.settings["gamma"]) + 2.5) ** 2
+            events += [trials.apply(returns_event(at, trial, 1, [-away])), trials.apply(ended_event(at, trial, "complete"))]
+        for slot, each in enumerate(ADVISERS[method](space, 0).ask(trials, 16, {})):
+            events.append(trials.apply(asked_event(at, len(trials.all), 0, slot, each)))
+        log.append([*events, trials.apply({"event": "boundary", "at": at, "env_steps": 0})])
+    return trials
+
+
+@pytest.mark.parametrize(("method", "batches"), [("cmaes", 12), ("nsga2", 16)])
+def test_a_method_with_generations_learns_and_resumes(method: str, batches: int, tmp_path: Path) -> None:
+    """Their samplers know the generation of a trial from its attributes, which the log keeps."""
+    pytest.importorskip("optuna")
+    log = TrialLog(tmp_path)
+    trials = advised(method, batches, log)
+    scores = np.array([trials.score(trial) for trial in trials.all if trial.end]).reshape(-1, 16).mean(1)
+    first, last = scores[:3].mean(), scores[-3:].mean()
+    assert last > (0.2 if method == "cmaes" else 0.7) * first, scores  # scores are negative
+    assert "cma:optimizer" not in log.path.read_text()
+    resumed, again = Trials(Rungs((1,), 1), "final", log.read()), ADVISERS[method](SPACE[:2], 0)
+    assert resumed.all == trials.all
+    wanted = again.ask(trials, 3, {})
+    found = ADVISERS[method](SPACE[:2], 0).ask(resumed, 3, {})
+    assert found == wanted and [each.notes for each in found] == [each.notes for each in wanted]  # type: ignore[attr-defined]
+    assert all(each.notes for each in wanted)  # type: ignore[attr-defined]
+
+
+def test_a_log_without_generations_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    trials = advised("cmaes", 3, TrialLog(tmp_path))
+    earlier = [{name: x for name, x in event.items() if name != "notes"} for event in TrialLog(tmp_path).read()]
+    found = Trials(Rungs((1,), 1), "final", earlier)
+    assert not any(trial.notes for trial in found.all) and any(trial.notes for trial in trials.all)
+    assert len(ADVISERS["cmaes"](SPACE[:2], 0).ask(found, 2, {})) == 2
 
 
 def test_tpe_finds_an_optimum_sooner_than_random_search() -> None:

@@ -60,9 +60,11 @@ class DividedLanes:
         """See ``Lanes``."""
         self._call("free", {n: ([slot % self._each for slot in here],) for n, here in self._by_part(slots).items()})
 
-    def train(self, iterations: int) -> int:
+    def train(self, iterations: Mapping[int, int]) -> int:
         """See ``Lanes``."""
-        rows: int = sum(self._all("train", iterations))
+        parts = self._by_part(iterations)
+        arguments = {n: ({slot % self._each: iterations[slot] for slot in here},) for n, here in parts.items()}
+        rows: int = sum(self._call("train", arguments).values())
         self._compile_seconds = max(self._all("compile_seconds"))
         return rows
 

@@ -32,6 +32,11 @@ def build(search: SearchFile, structure: Mapping[str, Any]) -> Agent:
     check_built(search, structure)
     agent: Agent = ALGORITHMS[search.algorithm].load().make(search.env, **{**search.settings, **structure})
     check_pure(agent, "a search")
+    if agent.env.players == 2:
+        raise ValueError(
+            f"a search ranks trials by their returns, and those of self-play in {agent.env.name} say who wins, not how well both "
+            "play: compare agents by jaxrl.arena"
+        )
     return agent
 
 
@@ -107,13 +112,26 @@ class Lanes:
         columns = {name: np.repeat(values, len(self.seeds)) for name, values in self._hyperparams.items()}
         return dict(with_total_steps(self.agent, columns, total_steps))
 
-    def train(self, iterations: int) -> int:
-        """Train all slots, and return the number of env steps of those that are alive."""
-        before = self.alive.ravel()
-        self.states, metrics, alive = self._driver.iterate(self.states, iterations, before)
-        self.alive = np.array(alive).reshape(self.alive.shape)
+    def train(self, iterations: Mapping[int, int]) -> int:
+        """Train slots, and return the number of env steps of those that are alive.
+
+        Args:
+          iterations: slot -> number. Each different number needs a call of the program, for all slots, so there should be few.
+        """
+        trained, rows = 0, 0
+        for number in sorted({*iterations.values()} - {0}):
+            chosen = np.array([iterations.get(slot, 0) >= number for slot in range(self.slots)])
+            rows += self._train(number - trained, chosen)
+            trained = number
+        return rows
+
+    def _train(self, iterations: int, chosen: np.ndarray) -> int:
+        """Train the slots that are chosen, bool[slots], and leave the others as they are."""
+        now = self.alive & chosen[:, None]
+        self.states, metrics, alive = self._driver.iterate(self.states, iterations, now.ravel())
+        self.alive = np.where(chosen[:, None], np.asarray(alive).reshape(now.shape), self.alive)
         rows = env_steps(jax.device_get(metrics), iterations * self.agent.steps_per_iteration)
-        return int(rows[before].sum())
+        return int(rows[now.ravel()].sum())
 
     def close(self) -> None:
         """Free the states."""

@@ -70,11 +70,11 @@ def best_file(search: SearchFile, trials: Trials, best: Trial, comparison: Compa
     lines = [f"# {line}" for line in about]
     entries = {"algorithm": search.algorithm, "env": search.env, "total_steps": search.total_steps, "seeds": len(search.seeds)}
     lines += [f"{name} = {in_toml(value)}" for name, value in entries.items()]
+    settings = {**search.settings, **best.settings}
     lines += [
-        "",
-        "[settings]",
-        *(f"{_key(name)} = {in_toml(value)}" for name, value in {**search.settings, **best.settings}.items()),
+        f"# {name} = None: TOML has no such value, so give it by hand." for name, value in settings.items() if value is None
     ]
+    lines += ["", "[settings]", *(f"{_key(name)} = {in_toml(value)}" for name, value in _present(settings).items())]
     return "\n".join(lines) + "\n"
 
 
@@ -82,10 +82,17 @@ def _key(name: str) -> str:
     return name if name.replace("_", "").isalnum() else json.dumps(name)
 
 
+def _present(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if value is not None}
+
+
 def in_toml(value: Any) -> str:
-    """Write a setting as a value of TOML."""
+    """Write a setting as a value of TOML. Entries of tables that are None, which TOML does not have, are left out."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(str(name))} = {in_toml(each)}" for name, each in value.items()) + " }" if value else "{}"
+        entries = [f"{_key(str(name))} = {in_toml(each)}" for name, each in _present(value).items()]
+        return "{ " + ", ".join(entries) + " }" if entries else "{}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(in_toml, value)) + "]"
+    if isinstance(value, float):
+        return repr(value)  # inf and nan, where JSON has Infinity and NaN
     return json.dumps(value)
