@@ -27,7 +27,7 @@ class Ground(NamedTuple):
 
 
 WALK = "tests.helpers.walk:walk"
-BOX_WALK = "tests.helpers.walk:walk?box=true"
+BOX_WALK = "tests.helpers.walk:walk?box=True"
 
 
 def walk(box: bool = False) -> Env:
