@@ -88,8 +88,8 @@ class TableLanes:
             row, column = (cell_of(each, hyperparams[str(each.hyperparam)]) for each in self._search.space)
             self._slots[slot] = CELLS * row + column
 
-    def train(self, iterations: int) -> int:
-        return iterations * self.agent.steps_per_iteration * self._search.options.batch * SEEDS
+    def train(self, iterations: Mapping[int, int]) -> int:
+        return sum(iterations.values()) * self.agent.steps_per_iteration * SEEDS
 
     def test(self, slots: Sequence[int], ages: Sequence[int], episodes: int) -> np.ndarray:
         shares = [age / self._search.rungs.parts for age in ages]
