@@ -27,21 +27,22 @@ FRAMES = 10_000_000
 """Frames of a published curve that are trained; each step repeats its action for 4 frames."""
 
 
+HOW: dict[str, Any] = {"episodes": 32, "last_episodes": 100, "run": {"sampler": "xla"}}
+"""Scores are training returns, since greedy policies of Atari's games can get stuck."""
+
+
 def on_pong(name: str, env: str, model: dict[str, Any], threshold: float | None, *, at_most: bool = False) -> Experiment:
     """Return an experiment on small Pong, with one seed: PPO's training returns at the end of two million steps."""
     settings = PONG | {"model": PONG["model"] | model}
-    how: dict[str, Any] = {"episodes": 32, "last_episodes": 100, "run": {"sampler": "xla"}, "at_most": at_most}
-    return Experiment(name, "make_ppo", env, settings, 2_000_000, 1, threshold, **how)
+    return Experiment(name, "make_ppo", env, settings, 2_000_000, 1, threshold, at_most=at_most, **HOW)
 
 
 def published(algorithm: str, game: str) -> Experiment:
     """Return the experiment of a preset with published settings, stopped after ``FRAMES``, for comparison. The learning rate is
     constant, which it nearly is in this part of a run of full length."""
     preset = PRESETS[f"{algorithm}-atari-{game}"]
-    how: dict[str, Any] = {"episodes": 32, "last_episodes": 100, "run": {"sampler": "xla"}}
-    return Experiment(
-        f"{preset.name}-10m", f"make_{algorithm}", preset.env, preset.settings | {"anneal": False}, FRAMES // 4, 1, None, **how
-    )
+    settings = preset.settings | {"anneal": False}
+    return Experiment(f"{preset.name}-10m", f"make_{algorithm}", preset.env, settings, FRAMES // 4, 1, None, **HOW)
 
 
 ATARI_SCORES = (

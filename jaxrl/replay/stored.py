@@ -100,9 +100,7 @@ def check_rows(rows: ReplayRow, env: Env | HostEnv, reached: np.ndarray, first: 
             name = "obs" + jax.tree_util.keystr(where)
             wrong[f"{name} that is not finite"] = seen & ~np.isfinite(x).reshape((*seen.shape, -1)).all(-1)
     for name, space, x in _choices(env.observation_space, rows.obs):
-        start = np.asarray(space.start)
-        within = (x >= start) & (x < start + (space.n if isinstance(space, spaces.Discrete) else space.nvec))
-        wrong[f"{name} outside {space}"] = seen & ~within.reshape((*seen.shape, -1)).all(-1)
+        wrong[f"{name} outside {space}"] = seen & ~_possible(space, x - np.asarray(space.start))
     for problem, where in wrong.items():
         if where.any():
             row, lane = np.argwhere(where)[0]
@@ -120,7 +118,7 @@ def _choices(space: spaces.Space, obs: Any, name: str = "obs") -> Iterator[tuple
 
 
 def _possible(space: spaces.Space, action: Any) -> Any:
-    """Return bool[T, B], true for actions in the space, up to rounding."""
+    """Return bool[T, B], true for actions in the space, up to rounding. Discrete ones count from 0."""
     if isinstance(space, spaces.Discrete):
         return (action >= 0) & (action < space.n)
     if isinstance(space, spaces.MultiDiscrete):

@@ -88,7 +88,7 @@ def remote_class(cls: type | None = None, /, *, wait: bool = False, **settings: 
       settings: of ``Cluster.start``, such as ``cpus`` and ``restarts``.
 
     Raises:
-      TypeError: there is no such setting, or what is decorated is not a class.
+      TypeError: an unknown setting, or the decorated object is not a class.
     """
     for name in settings:
         if name not in SETTINGS:

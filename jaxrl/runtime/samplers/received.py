@@ -16,7 +16,7 @@ class Receiver:
     """Receives what the environments of one batch return.
 
     The first row of a rollout decides the types of its memory. So a row that has other shapes, types or names than the space, or
-    than an earlier row, is cast or refused here: NumPy would truncate it without a word.
+    than an earlier row, is cast or refused here: NumPy would truncate it silently.
     """
 
     def __init__(self, env: HostEnv) -> None:
@@ -71,7 +71,7 @@ class Receiver:
 
     def _check_info(self, info: Any) -> None:
         if not isinstance(info, dict):
-            raise self._failed(f"step gave info={_shown(info)}; it must be a dict of arrays, {{}} if there is no information")
+            raise self._failed(f"step gave info={_shown(info)}; it must be a dict of arrays: return {{}} if it is empty")
         found = {name: (np.shape(x)[self._axes :], getattr(x, "dtype", None)) for name, x in info.items()}
         if self._info is None:
             self._info = found

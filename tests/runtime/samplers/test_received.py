@@ -1,4 +1,4 @@
-"""What running environments return: observations are cast to their space, and anything else that does not fit is refused."""
+"""Rows of running environments: observations are cast to their space, and rows that do not fit it are refused."""
 
 from __future__ import annotations
 
