@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.spec import build
 from jaxrl.replay.dataset import Dataset, DatasetInfo
 from jaxrl.replay.dataset_replay import WithData, dataset_replay
@@ -51,9 +52,10 @@ def offline(algorithm: str, data: Any, env: Any = None, **settings: Any) -> Any:
 def test_a_spec_takes_other_numbers_of_rows_and_updates(algorithm: str, box_data: Dataset, discrete_data: Dataset) -> None:
     """Settings of collection, which have no effect, are open in it."""
     agent = offline(algorithm, discrete_data if algorithm == "dqn" else box_data)
-    assert {agent.spec["settings"][name] for name in SIZES} == {None} and jaxrl.build(agent.spec).spec == agent.spec
+    assert {agent.spec["settings"].get(name) for name in SIZES} == {None} and jaxrl.build(agent.spec).spec == agent.spec
     changed = jaxrl.build(agent.spec, updates=12, batch_size=8)
-    config = changed.algorithm.learn.args[0].config  # type: ignore[union-attr]
+    bound = changed.algorithm.learn.args  # type: ignore[union-attr]
+    config = next(arg.config for arg in bound if isinstance(arg, ReplaySetup))
     assert (changed.steps_per_iteration, config.updates_per_iteration, config.batch_size) == (12, 12, 8)
 
 
