@@ -83,6 +83,7 @@ def discounted_sums(r_t: Array, discount_t: Array, bootstrap: Array) -> Array:
     """
     chex.assert_equal_shape([r_t, discount_t])
     chex.assert_equal_shape([r_t[0], bootstrap])
+    bootstrap = jnp.asarray(bootstrap, jnp.result_type(r_t, discount_t))  # rewards may be integers, values bfloat16
 
     def backward(g_t: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
         g_tm1 = row[0] + row[1] * g_t

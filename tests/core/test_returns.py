@@ -356,6 +356,22 @@ def test_discounted_sums_are_the_loop(length: int, shape: tuple[int, ...]) -> No
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("rewards, values", [(jnp.int32, jnp.float32), (jnp.float16, jnp.float32), (jnp.float32, jnp.bfloat16)])
+def test_rewards_and_values_may_be_of_any_type_of_numbers(one_rollout: Rows, rewards: Any, values: Any) -> None:
+    r_t, v_t = (jax.ShapeDtypeStruct((T, B), dtype) for dtype in (rewards, values))
+
+    def all_returns(r_t: Array, v_t: Array) -> Any:
+        rest, valid = discounts(one_rollout, 0.9, 0.5), one_rollout.valid
+        return (
+            gae(r_t, *rest, v_t, v_t, valid),
+            endless_gae(r_t, jnp.concatenate([v_t, v_t[-1:]]), valid, 0.9, 0.5),
+            lambda_returns(r_t, *rest, v_t, valid),
+            vtrace(r_t, *rest, v_t, v_t, jnp.zeros((T, B)), valid),
+        )
+
+    assert all(x.dtype == jnp.float32 and x.shape == (T, B) for x in jax.tree.leaves(jax.eval_shape(all_returns, r_t, v_t)))
+
+
 def test_shapes_that_do_not_fit_are_refused(one_rollout: Rows) -> None:
     zeros = jnp.zeros((T, B))
     with pytest.raises(AssertionError):
