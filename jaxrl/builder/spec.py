@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from jaxrl.builder.old_specs import converted
 from jaxrl.builder.trusted_imports import PATH, check_trust, check_trusted, import_object, import_part, remember
 from jaxrl.registry import ALGORITHMS, title_of
@@ -31,6 +33,8 @@ def describe(part: Any, role: str = "part") -> Any:
 
     Importable objects are recorded, with their role, as used by this process: see ``jaxrl.builder.trusted_imports``.
     """
+    if isinstance(part, np.bool_ | np.integer | np.floating):
+        return part.item()
     if part is None or isinstance(part, bool | int | float | str):
         return part
     if hasattr(type(part), "as_plain"):  # a dataset, or a teacher

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -76,6 +77,12 @@ def test_describe_and_realize_are_inverse(part: Any) -> None:
     data = json.loads(json.dumps(describe(part)))
     assert realize(data) == part
     assert describe(realize(data)) == data
+
+
+@pytest.mark.parametrize("number", [np.int64(3), np.float32(0.5), np.float64(0.25), np.bool_(True)])
+def test_numbers_of_numpy_become_plain(number: Any) -> None:
+    again = realize(json.loads(json.dumps(describe(partial(plain_sgd, momentum=number))))).keywords["momentum"]
+    assert again == number and type(again) in (bool, int, float)
 
 
 def test_partials_keep_their_arguments() -> None:
