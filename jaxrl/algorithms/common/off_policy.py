@@ -28,6 +28,7 @@ from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.distributions import MASKED, Categorical, sample_each
 from jaxrl.models import action_value, policy_network
+from jaxrl.models.config import unused_by
 from jaxrl.registry import title_of
 from jaxrl.replay.options import Recent
 from jaxrl.replay.sequence import sequence_replay
@@ -118,8 +119,12 @@ def prepare_off_policy(
         check_arguments(action_value, critic, "critic")
     if isinstance(model, Mapping) and (critic is None or isinstance(critic, Mapping)):
         # The arguments are for both networks. Those that a critic does not take are checked by the policy's network.
-        takes = inspect.signature(action_value).parameters
-        critic = {**{name: value for name, value in model.items() if name in takes}, **(critic or {})}
+        given = critic or {}
+        unused = unused_by(given["core"]) if "core" in given else set()
+        takes = {*inspect.signature(action_value).parameters} - unused
+        if "core_size" in unused:  # specs of earlier versions have it without a core
+            given = {name: value for name, value in given.items() if name != "core_size"}
+        critic = {**{name: value for name, value in model.items() if name in takes}, **given}
     parts = {**parts, "critic": critic}
     options: Any = {"statistics": statistics, "memory": memory}
     prepared = prepare(builder, env, config, hyperparams, settings, kinds, network, parts, **options)

@@ -291,6 +291,16 @@ def test_a_critic_without_memory_may_see_what_the_policy_remembers() -> None:
 
 
 def test_a_replay_of_sequences_may_be_given() -> None:
+@pytest.mark.parametrize(
+    "core, critic",
+    [(GRU, {"core_size": 8}), ({**GRU, "core": "attention", "context": 3}, {})],
+    ids=["spec of an earlier version", "attention"],
+)
+def test_a_critic_without_memory_takes_no_arguments_of_the_policys_core(core: dict[str, Any], critic: dict[str, Any]) -> None:
+    agent = recurrent("sac", model=core, critic={"core": None, **critic})
+    assert agent.spec["parts"]["critic"] == {"hidden_sizes": [8], "core": None}
+
+
     given = recurrent("sac", replay=sequence_replay(uniform_replay))
     learners = [jit(agent.init)(KEY()).learner for agent in (given, recurrent("sac"))]
     assert_bit_equal(*learners)
