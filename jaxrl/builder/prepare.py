@@ -21,7 +21,7 @@ from jaxrl.builder.components import (
     resolve_losses,
     resolve_optimizer,
 )
-from jaxrl.builder.config import AgentConfig
+from jaxrl.builder.config import AgentConfig, ReplayConfig
 from jaxrl.builder.networks import (
     ModelFn,
     as_network,
@@ -119,6 +119,20 @@ def checked(config: C, num_agents: int, *, recurrent: bool) -> C:
     return lanes
 
 
+def check_data(title: str, config: AgentConfig, env: Env | HostEnv, dataset: Any, *, recurrent: bool) -> None:
+    """Raise ValueError for a dataset, or a population's episodes, that the environment or the model does not go with."""
+    if env.players == 2 and (config.episodes or dataset is not None):
+        what = "data=…" if dataset is not None else title
+        raise ValueError(
+            f"{what} is for environments of one player, and {env.name} is a game of two: use PPO, PQN or DQN without data"
+        )
+    if dataset is not None and recurrent and isinstance(config, ReplayConfig):
+        raise ValueError(
+            "data=… has no carries, from which a model with memory learns: use a model without a core, or jaxrl.make_dt, whose "
+            "context is its memory"
+        )
+
+
 def prepare(
     builder: Callable[..., Agent],
     env: EnvLike,
@@ -169,17 +183,13 @@ def prepare(
     model = resolve_model(as_network(parts["model"], default_model, network), network, seen)
     if (recurrent := is_recurrent(model)) and not memory:
         raise TypeError(f"{title} learns from single rows, so its model must be memoryless (initial_carry gives ())")
+    check_data(title, structure, bound, dataset, recurrent=recurrent)
     structure = structure.for_model(recurrent).for_images(getattr(parts["model"], "keywords", {}).get("image_layout", "auto"))
     if not statistics:
         check_statistics(title, model)
     losses = resolve_losses(parts.get("extra_losses", ()))
     intrinsic = resolve_intrinsic(parts.get("intrinsic"), bound)
     output = model_output(parts["model"], model, seen, unrolled=memory)
-    if bound.players == 2 and (structure.episodes or dataset is not None):
-        what = "data=…" if dataset is not None else title
-        raise ValueError(
-            f"{what} is for environments of one player, and {bound.name} is a game of two: use PPO, PQN or DQN without data"
-        )
     num_agents = 0 if dataset is not None and not structure.online else bound.num_agents
     lanes = checked(structure, num_agents, recurrent=recurrent)
     factors = check_schedules(parts["schedules"], data._fields)

@@ -154,7 +154,7 @@ def prepare_off_policy(
         check_statistics(title_of(builder.__name__), resolved, "critic")
     chosen, data = parts["replay"], prepared.setup.data
     if structure.has_memory:
-        check_memory(structure, data is not None)
+        check_memory(structure)
         chosen = chosen or sequence_replay(structure.replay.function)
     replay = resolve_replay(chosen, prepared.env, structure, before=1, after=structure.rows_behind, data=data)
     joint = num_agents if structure.joint_actions else 0
@@ -165,13 +165,8 @@ def prepare_off_policy(
     return prepared, setup
 
 
-def check_memory(config: OffPolicyConfig, has_data: bool) -> None:
+def check_memory(config: OffPolicyConfig) -> None:
     """Raise ValueError for settings that do not go with networks that have memory."""
-    if has_data:
-        raise ValueError(
-            "data=… has no carries, from which a model with memory learns: use a model without a core, or jaxrl.make_dt, whose "
-            "context is its memory"
-        )
     if isinstance(config.replay, Recent):
         raise ValueError(
             f"replay={config.replay} draws single rows, and a model with memory learns from sequences: leave one out"

@@ -35,6 +35,7 @@ from jaxrl.training import run_iterations
 from jaxrl.types import Agent, Model, StepInput
 from tests.helpers import probes
 from tests.helpers.agents import assert_bit_equal, assert_close, run_steps, small
+from tests.helpers.datasets import random_dataset
 
 KEY = partial(jax.random.key, 0)
 jit = partial(jax.jit, compiler_options=COMPILE_FAST)
@@ -290,7 +291,6 @@ def test_a_critic_without_memory_may_see_what_the_policy_remembers() -> None:
     assert np.isfinite(float(metrics["losses/td_loss"].sum))
 
 
-def test_a_replay_of_sequences_may_be_given() -> None:
 @pytest.mark.parametrize(
     "core, critic",
     [(GRU, {"core_size": 8}), ({**GRU, "core": "attention", "context": 3}, {})],
@@ -301,6 +301,7 @@ def test_a_critic_without_memory_takes_no_arguments_of_the_policys_core(core: di
     assert agent.spec["parts"]["critic"] == {"hidden_sizes": [8], "core": None}
 
 
+def test_a_replay_of_sequences_may_be_given() -> None:
     given = recurrent("sac", replay=sequence_replay(uniform_replay))
     learners = [jit(agent.init)(KEY()).learner for agent in (given, recurrent("sac"))]
     assert_bit_equal(*learners)
@@ -330,6 +331,8 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
 def test_other_settings_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match=r"noise=OU\(\) has a carry, and so has the model"):
         recurrent("ddpg", noise=OU())
+    with pytest.raises(ValueError, match=r"^data=… has no carries"):
+        make_sac("Pendulum-v1", data=random_dataset("Pendulum-v1"), model=GRU)
     with pytest.raises(ValueError, match="hindsight='future' relabels single rows"):
         recurrent("sac", "jaxrl:Reach", hindsight=Future())
     with pytest.raises(TypeError, match=r"critic=.* must be memoryless .* critics with memory need a policy with memory"):
