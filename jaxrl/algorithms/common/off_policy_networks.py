@@ -33,8 +33,9 @@ def resolve_critic(
     """
     critic = resolve_model(argument, default, env, name="critic")
     if is_recurrent(critic) and not memory:
+        named = "the critic" if argument is None else f"critic={show(argument)}"  # None: it was given as arguments
         raise TypeError(
-            f"critic={show(argument)} must be memoryless (initial_carry gives ()), because it learns from single rows: critics "
+            f"{named} must be memoryless (initial_carry gives ()), because it learns from single rows: critics "
             "with memory need a policy with memory"
         )
     space = env.action_space

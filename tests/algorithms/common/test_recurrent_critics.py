@@ -335,7 +335,7 @@ def test_other_settings_that_do_not_fit() -> None:
         make_sac("Pendulum-v1", data=random_dataset("Pendulum-v1"), model=GRU)
     with pytest.raises(ValueError, match="hindsight='future' relabels single rows"):
         recurrent("sac", "jaxrl:Reach", hindsight=Future())
-    with pytest.raises(TypeError, match=r"critic=.* must be memoryless .* critics with memory need a policy with memory"):
+    with pytest.raises(TypeError, match=r"^the critic must be memoryless .* critics with memory need a policy with memory"):
         recurrent("sac", model={"hidden_sizes": (8,)}, critic=GRU, sequence_length=0)
     with pytest.raises(TypeError, match=r"^replay=.*, which must store sequences that begin with each rollout"):
         recurrent("td3", replay=uniform_replay)
