@@ -14,6 +14,7 @@ from jaxrl.envs.ids import DEFAULT_BACKEND, format_id, parse_id
 from jaxrl.runtime.logs.read_runs import Run
 from jaxrl.runtime.logs.run_folder import changed_hyperparams, learns_offline
 from jaxrl.runtime.plots.draw import UPDATES_NAME, X_NAME, Curve
+from jaxrl.runtime.plots.statistics import mean_steps
 
 ALGORITHM, ENV, RUN = "algorithm", "environment", "run"
 """Properties of every curve in addition to its settings. RUN is only present if nothing else distinguishes two curves."""
@@ -42,8 +43,8 @@ class RunCurve(NamedTuple):
 
     @property
     def steps(self) -> np.ndarray:
-        """f64[num_chunks]: mean environment steps of the seeds."""
-        return self.run.history["env_steps"][:, self.columns].mean(axis=1)
+        """f64[num_chunks]: mean environment steps of the seeds that did not diverge, or of the last ones that did."""
+        return mean_steps(*(self.run.history[key][:, self.columns] for key in ("env_steps", "diverged")))
 
     @property
     def num_diverged(self) -> int:
@@ -186,10 +187,10 @@ class Scale(NamedTuple):
 def make_curve(group: CurveGroup, key: str, label: str, scales: Mapping[str, Scale] | None = None) -> Curve:
     """Compute the values of a group's seeds at common numbers of environment steps.
 
-    A chunk of a run is placed at the mean of its seeds' environment steps. A curve of several runs spans the steps that all of
-    them have (the end of a run whose seeds all diverged is ignored), at the points of the run that has the fewest there; the
-    others are interpolated linearly between their points. A seed that lacks values in between (no episode ended) is interpolated
-    too; before its first and after its last value (it diverged) it is omitted. Nothing is extrapolated.
+    A chunk of a run is placed at the mean environment steps of its seeds (``mean_steps``). A curve of several runs spans the
+    steps that all of them have (the end of a run whose seeds all diverged is ignored), at the points of the run that has the
+    fewest there; the others are interpolated linearly between their points. A seed that lacks values in between (no episode
+    ended) is interpolated too; before its first and after its last value (it diverged) it is omitted. Nothing is extrapolated.
 
     Args:
       key: a log key for which at least one seed of the group has a value.

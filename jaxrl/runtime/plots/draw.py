@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.runtime.logs.records import EVALUATION_RETURN, TRAINING_RETURN
-from jaxrl.runtime.plots.statistics import seed_interval
+from jaxrl.runtime.plots.statistics import mean_steps, seed_interval
 from jaxrl.runtime.plots.style import (
     COLOURS,
     DASHES,
@@ -60,7 +60,7 @@ def learning_curve(
     if num_seeds > 1:
         marker = "o" if len(returns) == 1 else None
         axes.plot(steps, returns, color=PALE, linewidth=0.8, alpha=0.7, marker=marker, markersize=3)
-        draw_line(axes, steps.mean(axis=1), seed_interval(returns, metric="mean"), LINE)
+        draw_line(axes, _shared_steps(history, key), seed_interval(returns, metric="mean"), LINE)
         axes.fill_between([], [], color=LINE, alpha=SHADE, linewidth=0, label="95 % interval of the mean")
         axes.plot([], [], color=LINE, linewidth=2.0, label=f"mean of {num_seeds} seeds")
         axes.plot([], [], color=PALE, linewidth=0.8, label="each seed")
@@ -81,11 +81,16 @@ def learning_curve(
 def _training_line(axes: Any, history: Mapping[str, np.ndarray]) -> None:
     """Draw the mean return of training episodes, which begin earlier than evaluations and explore."""
     if (training := history.get(TRAINING_RETURN)) is not None:
-        known = ~np.isnan(training).all(axis=1)
-        mean = np.nanmean(training[known], axis=1)
-        axes.plot(
-            history["env_steps"][known].mean(axis=1), mean, color=FAINT, linewidth=1.2, linestyle="--", label="training episodes"
-        )
+        mean = np.nanmean(training[~np.isnan(training).all(axis=1)], axis=1)
+        steps = _shared_steps(history, TRAINING_RETURN)
+        axes.plot(steps, mean, color=FAINT, linewidth=1.2, linestyle="--", label="training episodes")
+
+
+def _shared_steps(history: Mapping[str, np.ndarray], key: str) -> np.ndarray:
+    """Return the steps of a line for all seeds, f64[points], where a seed has a value of ``key``."""
+    steps = history["env_steps"]
+    known = ~np.isnan(history[key]).all(axis=1)
+    return mean_steps(steps, history.get("diverged", np.zeros(steps.shape, bool)))[known]
 
 
 class Curve(NamedTuple):

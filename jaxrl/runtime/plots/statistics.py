@@ -27,6 +27,20 @@ def trimmed_mean(values: np.ndarray, cut: float) -> np.ndarray:
     return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 
+def mean_steps(env_steps: np.ndarray, diverged: np.ndarray) -> np.ndarray:
+    """Compute the mean environment steps of the seeds, f64[num_chunks], without those that diverged before others.
+
+    The steps of a seed that diverged stop, so with them the others would be placed too early. They are left out of all chunks,
+    since the mean would jump where they stop.
+
+    Args:
+      env_steps: f64[num_chunks, num_seeds].
+      diverged: bool[num_chunks, num_seeds].
+    """
+    trained = (~np.asarray(diverged, bool)).sum(axis=0)
+    return np.asarray(env_steps)[:, trained == trained.max()].mean(axis=1)
+
+
 def seed_interval(
     values: np.ndarray, *, metric: str = "iqm", strata: np.ndarray | None = None, resamples: int = 2000, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

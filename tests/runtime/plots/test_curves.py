@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from jaxrl.builder.spec import algorithm_name, brief
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.logs.read_runs import choose_key, find_runs, read_run, read_runs
+from jaxrl.runtime.plots import draw
 from jaxrl.runtime.plots.curves import Scale, env_name, flatten, group_runs, label_groups, make_curve, x_axis_name
 from jaxrl.runtime.plots.draw import Curve
 from jaxrl.runtime.status.in_words import progress_in_words, speed_in_words
@@ -65,6 +67,19 @@ def test_a_lost_run_does_not_end_the_curve_of_the_others(tmp_path: Path) -> None
     np.testing.assert_array_equal(curve.steps, [100, 200, 300, 400])
     assert not curve.is_lost
     np.testing.assert_array_equal(curve.values, [[1, 5, NAN], [2, 6, NAN], [3, NAN, NAN], [4, NAN, NAN]])
+
+
+def test_a_seed_that_diverged_does_not_move_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, diverged = [[90, 110], [190, 150], [290, 150]], [[False, False], [False, True], [False, True]]
+    folder = write_run(tmp_path / "a", [[1, 5], [2, NAN], [3, NAN]], steps=steps, diverged=diverged)
+    (curve,) = curves_of(folder).values()
+    np.testing.assert_array_equal(curve.steps, [90, 190, 290])
+    figures: list[Any] = []
+    monkeypatch.setattr(draw, "save", lambda figure, path: figures.append(figure))
+    history = {"env_steps": np.array(steps), "diverged": np.array(diverged), EVALUATION: curve.values}
+    draw.learning_curve(history, tmp_path / "a.png", title="PPO")
+    first, second, mean, *_ = (line.get_xdata() for line in figures[0].axes[0].lines)
+    np.testing.assert_array_equal([first, second, mean], [[90, 190, 290], [110, 150, 150], [90, 190, 290]])
 
 
 def test_runs_that_all_diverged_are_drawn_as_far_as_they_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
