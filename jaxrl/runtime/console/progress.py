@@ -252,10 +252,11 @@ def short(x: float) -> str:
     """Format a large number: 652k, 1.3M."""
     if not np.isfinite(x):
         return "–"
+    x = float(f"{x:.3g}")  # first, since 999.6 is 1k
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if x >= size:
-            return f"{x / size:.3g}{unit}"
-    return f"{x:.3g}"
+            return f"{x / size:g}{unit}"
+    return f"{x:g}"
 
 
 def duration(seconds: float) -> str:

@@ -75,6 +75,7 @@ def test_panel_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_numbers_for_people() -> None:
     assert [short(x) for x in (12, 652_113, 1.3e6, np.nan)] == ["12", "652k", "1.3M", "–"]
+    assert [short(x) for x in (999.6, 999_600, 2.5e12, 0.0)] == ["1k", "1M", "2500G", "0"]  # three figures, not 1e+03
     assert [duration(x) for x in (0.44, 12.3, 187, 8100, np.nan)] == ["0.4 s", "12 s", "3:07 min", "2:15 h", "–"]
     examples = ([475.23, 481.8], [0.0, 0.0], [0.0012, -0.0012], [1e-5, 1e-5], [np.nan, 24.81])
     shown = ["478.5 ± 3.3", "0 ± 0", "0.00000 ± 0.00120", "1.00e-05 ± 0.00e+00", "24.8"]
