@@ -8,13 +8,17 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import jaxrl
+from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.cli.user_code import import_modules
+from jaxrl.runtime.evaluation import load_policy
 from tests.helpers.agents import cartpole
 from tests.helpers.paths import ROOT
+from tests.helpers.written_runs import write_run
 
 
 def python_in(folder: Path, *args: str) -> str:
@@ -144,6 +148,26 @@ def test_workers_find_the_users_module_there(hostile: Path) -> None:
         r"jaxrl: worker \d .* failed: .*no way in.*, before it could start: its output is in (.*/worker-\d\.log)", line
     )
     assert found and "OSError: no way\nin" in Path(found[1]).read_text(), line
+
+
+def test_a_teacher_with_parts_of_the_users_is_trusted_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    (tmp_path / "nets_of_mine.py").write_text("net = None")
+    write_run(tmp_path / "teacher", [[1.0]], parts={"model": {"import": "nets_of_mine:net"}})
+    seen: list[Any] = []
+
+    def load(folder: str, *, trust: tuple[str, ...]) -> None:
+        seen.append((folder, trust, "nets_of_mine" in sys.modules))
+        raise ValueError("loaded")
+
+    monkeypatch.setattr(load_policy, "load_policy", load)
+    train = ["train", "dagger", "--env", "CartPole-v1", "--teacher", "teacher"]
+    assert [main(train), main([*train, "--trust", "nets_of_mine"])] == [2, 2]
+    assert seen == [("teacher", (), False), ("teacher", ("nets_of_mine",), True)]
+    assert capsys.readouterr().err == "jaxrl: loaded\n" * 2
 
 
 def test_only_the_users_modules_find_others_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from jaxrl.registry import ALGORITHMS, OTHER_NETWORKS, setting_names, unknown_al
 from jaxrl.runtime.cli.flags import (
     Count,
     ModelWords,
+    Trust,
     field_docs,
     parse_count,
     read_flags,
@@ -30,7 +31,7 @@ from jaxrl.runtime.cli.options import chosen_options, option_flags
 from jaxrl.runtime.cli.preset_file import named_preset
 from jaxrl.runtime.cli.resume import parse_resume, resume
 from jaxrl.runtime.cli.run_flags import RunOptions, run_flags
-from jaxrl.runtime.cli.user_code import import_algorithm, import_env_module
+from jaxrl.runtime.cli.user_code import import_algorithm, import_env_module, import_trusted
 from jaxrl.runtime.console.tables import folded, plain_table
 from jaxrl.settings.options import dotted_names, option_fields
 
@@ -102,10 +103,13 @@ def train(algorithm: str, args: Sequence[str]) -> int:
         from jaxrl.runtime.datasets.files import load_dataset
 
         settings["data"] = load_dataset(file, options.env)
-    if (folder := settings.pop("teacher", None)) is not None:
+    folder, trust = settings.pop("teacher", None), settings.pop("trust", ())
+    if folder is not None:
         from jaxrl.runtime.evaluation.load_policy import load_policy
+        from jaxrl.runtime.logs.run_folder import read_config
 
-        settings["teacher"] = load_policy(folder)
+        import_trusted(read_config(folder)["agent"], trust)
+        settings["teacher"] = load_policy(folder, trust=trust)
     agent = ALGORITHMS[algorithm].load().make(options.env, **settings)
     from jaxrl.runtime.run import run
 
@@ -134,7 +138,7 @@ def parse(algorithm: str, args: Sequence[str]) -> tuple[RunOptions, dict[str, An
 
     def chosen(run: RunOptions, structure: Any, hyperparameters: Any, options: Any) -> tuple[RunOptions, dict[str, Any]]:
         settings = {**dataclasses.asdict(structure), **dataclasses.asdict(hyperparameters)}
-        settings = {name: value for name, value in settings.items() if value not in ({}, None)}  # the default network, no data
+        settings = {name: value for name, value in settings.items() if value not in ({}, (), None)}  # the defaults, no data
         return run, settings | chosen_options(config, measured, dataclasses.asdict(options))
 
     chosen.__annotations__ |= {"run": flags, "structure": structure, "hyperparameters": data, "options": options}
@@ -182,8 +186,8 @@ def _flags(name: str, doc: str, source: type, names: Sequence[str], measured: Ma
 
 
 def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any], file: str | None) -> type:
-    """Add ``--model`` and the flags of other networks that the algorithm has, ``--teacher``, and ``--data``, by default
-    ``file``."""
+    """Add ``--model`` and the flags of other networks that the algorithm has, ``--teacher`` and its ``--trust``, and ``--data``,
+    by default ``file``."""
     entry = ALGORITHMS[algorithm]
     networks = {"model": entry.network, **OTHER_NETWORKS}
     fields = list[tuple[str, Any, Any]]()
@@ -196,6 +200,8 @@ def _with_networks(structure: type, algorithm: str, measured: Mapping[str, Any],
     if "teacher" in inspect.signature(entry.load().make).parameters:
         shown = tyro.conf.arg(help="Folder of the run whose best policy is the teacher.", metavar="RUN")
         fields.append(("teacher", Annotated[str | None, shown], dataclasses.field(default=None)))
+        shown = tyro.conf.arg(help="Package or module that the teacher's run may import and execute. Can be repeated.")
+        fields.append(("trust", Annotated[Trust, shown], dataclasses.field(default=())))
     if "data" in inspect.signature(entry.load().make).parameters:
         help_ = "Dataset to learn from, in place of rollouts: a file of jaxrl collect, or others that jaxrl data reads."
         default_file = file or "none; learn from rollouts"
