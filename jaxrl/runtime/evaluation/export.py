@@ -18,9 +18,20 @@ from jaxrl.types import Array, Policy, PyTree, StepInput
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """Default platforms of an exported policy, regardless of where it is exported."""
+KNOWN = (*PLATFORMS, "rocm")
+"""Names of platforms. ``jax.export`` takes any text, and a function for an unknown platform runs nowhere."""
 
 Row = Callable[[PyTree, StepInput, Array | None], tuple[PyTree, Array]]
 """One row of a policy: (carry, inputs [B], key data) -> (carry, action [B])."""
+
+
+def check_platforms(platforms: Sequence[str]) -> list[str]:
+    """Return the platforms as a list. Raise ValueError unless all are known, and there is at least one."""
+    listed = [] if isinstance(platforms, str) else list(platforms)
+    if not listed or not all(name in KNOWN for name in listed):
+        fix = ": a GPU is cuda or rocm" if "gpu" in platforms else ""
+        raise ValueError(f"platforms={platforms!r} must be a sequence of {', '.join(KNOWN)}, such as ('cpu',){fix}")
+    return listed
 
 
 def flat_arrays(policy: Policy) -> dict[str, np.ndarray]:
@@ -47,7 +58,7 @@ def export_row(
     platforms: Sequence[str] = PLATFORMS,
 ) -> export.Exported:
     """Export a policy with this initial carry, [1, ...], as a compiled function of plain arrays; see ``LoadedPolicy.export``."""
-    actions = zero_actions(action_space, 1)
+    platforms, actions = check_platforms(platforms), zero_actions(action_space, 1)
     carries, structure = jax.tree.flatten(carry)
 
     def general(memory: tuple[Array, ...], obs: PyTree, prev_reward: Array, is_first: Array, *key: Array) -> Any:

@@ -16,7 +16,7 @@ from jaxrl.builder.teacher import Teacher, teacher_of
 from jaxrl.rollout.autoreset import zero_actions
 from jaxrl.rollout.collect import simulator_of
 from jaxrl.runtime.evaluation.export import PLATFORMS, export_row, flat_arrays
-from jaxrl.runtime.system.disk import absolute, replacing
+from jaxrl.runtime.system.disk import check_writable, replacing
 from jaxrl.spaces.entries import PRIVILEGED_KEY, has_privileged_state
 from jaxrl.spaces.trees import show_shapes, zeros
 from jaxrl.types import Agent, Array, Env, Key, Policy, PyTree, StepInput
@@ -160,17 +160,18 @@ class LoadedPolicy:
           explore: act as in training instead of greedily; default: as passed to ``load_policy``. If true, the function takes
             one more argument, the last: ``jax.random.key_data(key)``, with a new key for each call.
           batch_size: the only batch size of the function; default: any. For networks that cannot be traced with a symbolic size.
-          platforms: platforms that the function is compiled for.
+          platforms: platforms that the function is compiled for: cpu, cuda, tpu, rocm.
 
         Raises:
           OSError: the file cannot be written.
+          ValueError: ``platforms`` or ``batch_size`` is not allowed.
         """
-        explore = self.explore if explore is None else explore
+        file, explore = check_writable(path, "path"), self.explore if explore is None else explore
         row = partial(_act, self.algorithm.act, self.policy, number=None, explore=explore, impl=None)
         carry, both = self.algorithm.initial_carry(1), (self.observation_space, self.action_space)
         function = export_row(row, carry, *both, explore=explore, batch_size=batch_size, platforms=platforms)
-        with replacing(absolute(path)) as file:
-            file.write(function.serialize())
+        with replacing(file) as opened:
+            opened.write(function.serialize())
 
     def reset(self) -> None:
         """Clear the memory: the next observation is the first of an episode (in a batch: of all its episodes)."""

@@ -138,6 +138,23 @@ def test_a_policy_that_explores_takes_a_key(tmp_path: Path) -> None:
     assert greedy.platforms == ("cpu",) and greedy.in_avals[0].shape == (2, 4)
 
 
+@pytest.mark.parametrize(
+    ("file", "platforms", "error", "said"),
+    [
+        ("a.jax", "cpu", ValueError, r"platforms='cpu' must be a sequence of cpu, cuda, tpu, rocm, such as \('cpu',\)"),
+        ("a.jax", ("gpu",), ValueError, r"such as \('cpu',\): a GPU is cuda or rocm"),
+        ("a.jax", ("CPU",), ValueError, r"platforms=\('CPU',\) must be"),
+        ("a.jax", (), ValueError, r"platforms=\(\) must be"),
+        ("absent/a.jax", ("cpu",), OSError, r"path='.*absent/a.jax' cannot be written to: it, or its folder, does not exist"),
+    ],
+)
+def test_what_cannot_be_exported(file: str, platforms: Any, error: type[Exception], said: str, tmp_path: Path) -> None:
+    policy: Any = LoadedPolicy(cartpole("ppo"), None, seed=0, step=1)  # type: ignore[arg-type]
+    with pytest.raises(error, match=said):
+        policy.export(os.fspath(tmp_path / file), platforms=platforms)
+    assert not [*tmp_path.iterdir()]
+
+
 # ---------------------------------------------------------------------------------------------------------------------- arrays
 
 
