@@ -59,12 +59,12 @@ def test_the_last_policy_acts_as_the_agent_does(algorithm: str, seed: int, runs:
     learner = jax.tree.map(lambda x: x[[4, 2].index(seed)], states.learner)
     obs = jax.random.normal(jax.random.key(1), (16, 4))
     inputs = example_input(agent.env.observation_space, agent.env.action_space)._replace(obs=obs)
-    expected = agent.algorithm.act(agent.algorithm.policy(learner), (), inputs, jnp.arange(16), jax.random.key(0), explore=False)[
-        1
-    ]
+    carry, played = agent.algorithm.initial_carry(16), agent.algorithm.policy(learner)
+    expected = agent.algorithm.act(played, carry, inputs, jnp.arange(16), jax.random.key(0), explore=False)[1]
     np.testing.assert_array_equal(policy(np.asarray(obs)), expected)
-    alone = policy(np.asarray(obs[3]))
-    assert alone.shape == () and alone == expected[3] and policy.seed == seed
+    alone = policy(np.asarray(obs[0]))  # in the first lane, as a planner draws for each lane
+    assert alone.shape == agent.env.action_space.shape and policy.seed == seed
+    np.testing.assert_array_equal(alone, expected[0])
 
 
 @pytest.mark.slow
