@@ -44,8 +44,9 @@ def load_policy(
 
     Args:
       run: the run folder.
-      seed: one of the run's seeds; default: the one with the highest return in the evaluation of these policies. If several
-        members of a run have the same seed (with different hyperparameters), the best of them is chosen in the same way.
+      seed: one of the run's seeds; default: the one with the highest return in the evaluation of these policies, of those that
+        had not diverged. If several members of a run have the same seed (with different hyperparameters), the best of them is
+        chosen in the same way.
       which: "best" for the best evaluation (mean over seeds), or "last" for the last checkpoint. If the run was not evaluated,
         "best" also loads the last, with a warning.
       explore: default of calls: act as in training instead of greedily. Use it for policies that perform worse, or do not move,
@@ -69,9 +70,10 @@ def load_policy(
         warn(f"{os.fspath(run)!r} has no best/, because it was not evaluated: using the policy of its last checkpoint")
         which = "last"
     saved = load_policies(run, which=which, seeds=None if seed is None else [seed], trust=trust, parts=parts)
-    best = int(np.argmax(saved.returns))
+    best = max(range(len(saved.seeds)), key=lambda row: (not saved.diverged[row], saved.returns[row]))
     policy = jax.tree.map(lambda x: jnp.asarray(x)[best], saved.policies)
-    about = "; ".join(filter(None, (chosen(run, which, saved.step), greedy_warning(run))))
+    lost = f"seed {saved.seeds[best]} diverged, and this is its policy from before" if saved.diverged[best] else None
+    about = "; ".join(filter(None, (chosen(run, which, saved.step), lost, greedy_warning(run))))
     keywords: dict[str, Any] = {"explore": explore, "key": key, "which": which, "about": about}
     if search:
         keywords["search"] = searched_env(saved.agent, read_config(run))

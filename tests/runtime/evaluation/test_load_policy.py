@@ -229,6 +229,21 @@ def test_a_run_that_was_not_evaluated_gives_its_last_policy_and_says_so(runs: An
     assert policy(obs) == jaxrl.load_policy(folder, seed=policy.seed, which="last")(obs)
 
 
+def test_a_seed_that_diverged_is_not_chosen(runs: Any, tmp_path: Path) -> None:
+    """It is frozen in its state from before, which may be that of its first iteration."""
+    folder, _ = runs["ppo"]
+    for name in ("config.json", "best", "checkpoints"):
+        (tmp_path / name).symlink_to(folder / name)
+    best = jaxrl.load_policy(folder, which="last")
+    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    lost = [seed == best.seed for seed in (4, 2)]
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(record | {"diverged": lost}) + "\n" for record in records))
+    other = jaxrl.load_policy(tmp_path, which="last")
+    assert {other.seed, best.seed} == {4, 2} and "diverged" not in other.about
+    asked = jaxrl.load_policy(tmp_path, seed=best.seed, which="last")
+    assert f"seed {best.seed} diverged, and this is its policy from before" in asked.about
+
+
 def test_the_environment_is_not_needed(tmp_path: Path, runs: Any) -> None:
     """A policy for an environment that cannot be built here."""
     folder, _ = runs["ppo"]
