@@ -35,8 +35,8 @@ class Moment(NamedTuple):
     """Observation after the step."""
     action: Any = None
     """Action of the step."""
-    reward: float = 0.0
-    """Reward of the step, the mean over agents."""
+    episodic_return: float = 0.0
+    """Return of the episode so far, as in evaluations: the mean over agents, and in a game player 0's."""
     ended: bool = False
 
 
@@ -50,9 +50,8 @@ def film(
     """Yield the pictures of all episodes, and append a summary of each episode to ``tally``."""
     assert options.max_steps is not None
     for episode in range(options.episodes):
-        total = 0.0
         for step, moment in enumerate(islice(play(episode), options.max_steps + 1)):
-            total += float(moment.reward)
+            total = moment.episodic_return
             cut = step == options.max_steps and not moment.ended
             where = f"step {step}   return {total:.2f}"
             if options.episodes > 1:
@@ -135,7 +134,7 @@ def _host_player(agent: Agent, policy: Policy, key: Key, explore: bool) -> Playe
 
 def _moment(scene: Any, obs: Any, action: np.ndarray, row: StepOutcome, num_agents: int) -> Moment:
     obs, action = _only((obs, action), num_agents)
-    return Moment(scene, obs, action, float(row.reward.mean()), bool(row.over.all()))
+    return Moment(scene, obs, action, float(row.of_environments(num_agents)[0].episodic_return[0]), bool(row.over.all()))
 
 
 def _only(lanes: Any, num_agents: int) -> Any:

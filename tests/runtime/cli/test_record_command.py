@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -21,13 +22,15 @@ from PIL import Image, ImageColor
 from jaxrl import make_env
 from jaxrl.envs.backends import envpool
 from jaxrl.envs.rendering.gymnax import BODY, FIGURES, FORCE, GOAL, LIMB, REAL_TIME
+from jaxrl.runtime.cli.commands.record import RecordOptions
+from jaxrl.runtime.cli.film import film, player
 from jaxrl.runtime.cli.main import main
 from jaxrl.runtime.evaluation.load_policy import load_policy
 from jaxrl.runtime.evaluation.rendering import drawing
 from jaxrl.runtime.evaluation.video import CAPTION, Shot, check_film, write_film
 from jaxrl.runtime.run import run
 from jaxrl.types import Env, HostEnv
-from tests.helpers.agents import cartpole
+from tests.helpers.agents import cartpole, small
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -334,6 +337,20 @@ def test_record(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert sum(times) == sum(20 * n + 1000 for n in lengths)  # 50 pictures per second, and the last one stays
     assert pictures[0].shape == (pictures[0].shape[0], 480, 3) and pictures[0].shape[0] % 2 == 0
     assert where(pictures[0][CAPTION:], BODY)[0] == pytest.approx(0, abs=0.02)
+
+
+def test_the_return_of_a_game_is_player_0s() -> None:
+    """Player 1 wins with the middle row, and gets the reward of its move."""
+    moves, agent = jnp.array([0, 3, 1, 4, 8, 5]), small("ppo", "jaxrl:TicTacToe")
+
+    def act(policy: Any, carry: Any, inputs: Any, env_id: Any, key: Any, *, explore: bool) -> Any:
+        return carry, moves[inputs.obs["observation"].sum((1, 2, 3)).astype(int)], {}
+
+    agent = agent._replace(algorithm=agent.algorithm._replace(act=act, initial_carry=lambda size: ()))
+    options, tally = RecordOptions(run="x"), list[str]()
+    play, drawn = player(agent, (), 0, options), drawing(agent.env)  # type: ignore[arg-type]
+    shots = [*film(play, drawn, "game", 2, options, tally, lambda text: None)]
+    assert len(shots) == 7 and tally == ["return -1.00 in 6 steps"]
 
 
 def test_the_default_file_is_in_the_runs_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
