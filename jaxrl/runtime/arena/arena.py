@@ -14,6 +14,7 @@ from jaxrl.runtime.arena.entrants import entrant_of
 from jaxrl.runtime.arena.games import play_games, schedule
 from jaxrl.runtime.arena.names import RANDOM
 from jaxrl.runtime.arena.ratings import intervals, ratings, tables
+from jaxrl.settings.aliases import unknown
 from jaxrl.settings.validation import check_count, check_seed
 from jaxrl.types import Env, EnvLike
 
@@ -26,12 +27,16 @@ class Arena(NamedTuple):
     draws: np.ndarray
     losses: np.ndarray
     ratings: np.ndarray
-    """f64[P]: Elo points; 0 for random play, or without it for the first entrant."""
+    """f64[P]: Elo points; 0 for random play under any name, or without it for the first entrant."""
     intervals: np.ndarray
     """f64[P, 2]: 95 % bootstrap intervals of the ratings, over games."""
 
     def score(self, name: str, other: str) -> float:
-        """Return the share of points of an entrant against another: wins, and half of the draws."""
+        """Return the share of points of an entrant against another: wins, and half of the draws. Raise ValueError for an unknown
+        name."""
+        for each in (name, other):
+            if each not in self.names:
+                raise unknown("player", each, self.names)
         i, j = self.names.index(name), self.names.index(other)
         return float((self.wins[i, j] + self.draws[i, j] / 2) / (self.wins + self.draws + self.losses)[i, j])
 
@@ -59,6 +64,8 @@ def arena(
       FileNotFoundError: the run does not exist.
     """
     game = as_game(env)
+    if isinstance(players, str):
+        raise TypeError(f"players={players!r} must be names -> players, or a sequence of players")
     named = dict(players) if isinstance(players, Mapping) else {str(player): player for player in players}
     if len(named) < 2:
         raise ValueError(f"players={[*named]} must be at least two, with different names")
@@ -70,7 +77,9 @@ def arena(
     plan = schedule(len(entrants), games)
     program = jax.jit(partial(play_games, game, entrants, games=plan, opening_moves=opening_moves))
     played = program([entrant.policy for entrant in entrants], key=key)
-    return results_of([*named], np.asarray(played.episodic_return), plan.first, plan.second)
+    at_random = [isinstance(player, str) and player == RANDOM for player in named.values()]
+    anchor = at_random.index(True) if any(at_random) else 0
+    return results_of([*named], np.asarray(played.episodic_return), plan.first, plan.second, anchor)
 
 
 def as_game(env: EnvLike) -> Env:
@@ -81,8 +90,8 @@ def as_game(env: EnvLike) -> Env:
     return game
 
 
-def results_of(names: list[str], returns: np.ndarray, first: np.ndarray, second: np.ndarray) -> Arena:
-    """Return the tables and ratings of games, given the returns of player 0."""
+def results_of(names: list[str], returns: np.ndarray, first: np.ndarray, second: np.ndarray, anchor: int = 0) -> Arena:
+    """Return the tables and ratings of games, given the returns of player 0. The rating of the entrant ``anchor`` is 0."""
 
     def table(of_first: np.ndarray, of_second: np.ndarray) -> np.ndarray:
         counted = np.zeros((len(names), len(names)), int)
@@ -91,6 +100,6 @@ def results_of(names: list[str], returns: np.ndarray, first: np.ndarray, second:
         return counted
 
     wins, draws = table(returns > 0, returns < 0), table(returns == 0, returns == 0)
-    points, anchor = (np.sign(returns) + 1) / 2, names.index(RANDOM) if RANDOM in names else 0
+    points = (np.sign(returns) + 1) / 2
     rated = ratings(*tables(points, first, second, len(names)), anchor)
     return Arena(names, wins, draws, wins.T.copy(), rated, intervals(points, first, second, len(names), anchor))

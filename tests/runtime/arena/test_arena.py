@@ -169,6 +169,13 @@ def test_random_play_has_no_favourite() -> None:
     assert count[[1, 4, 7]].sum() == 900 and (np.abs(count[[1, 4, 7]] - 300) < 60).all()
 
 
+def test_random_play_is_rated_0_by_any_name() -> None:
+    found = arena(TIC_TAC_TOE, {"random": "one_ply", "chance": "random"}, games=8)
+    assert found.ratings[1] == 0 != found.ratings[0] and not found.intervals[1].any()
+    with pytest.raises(ValueError, match=r"unknown player 'chanc'. Did you mean 'chance'"):
+        found.score("random", "chanc")
+
+
 def test_policies_play(trained: Path) -> None:
     agent = small("ppo", TIC_TAC_TOE)
     state = agent.init(KEY())
@@ -250,6 +257,7 @@ def test_intervals_become_narrow_with_games() -> None:
     [
         ({"env": "CartPole-v1", "players": ["random", "one_ply"]}, "CartPole-v1 is not a game of two players"),
         ({"players": ["random"]}, r"players=\['random'\] must be at least two"),
+        ({"players": "random"}, "players='random' must be names -> players, or a sequence of players"),
         ({"players": ["random", "one_ply"], "games": 3}, "games=3 must be even"),
         ({"players": ["random", "one_ply"], "games": 0}, "games"),
         ({"players": ["random", "one_ply"], "opening_moves": -1}, "opening_moves"),
