@@ -35,12 +35,12 @@ def read_preset(path: str, algorithm: str | None = None) -> Preset:
     found, settings = str(entries["algorithm"]), entries.get("settings", {})
     if algorithm not in (None, found):
         raise ValueError(f"{path} is for {found}: use jaxrl train {found} --preset {path}")
-    total_steps, num_seeds = (check_count(name, entries.get(name, 1)) for name in ("total_steps", "seeds"))
     plain = plain_settings(path, found, settings)
     try:
+        total_steps, num_seeds = (check_count(name, entries.get(name, 1)) for name in ("total_steps", "seeds"))
         env = checked_env(entries["env"])
-    except TypeError as error:
-        raise TypeError(f"{path}: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{path}: {error}") from None
     return Preset(path, found, env, plain, total_steps, num_seeds, published="a file")
 
 

@@ -91,6 +91,14 @@ def test_files_of_results(finished: tuple[Path, Any]) -> None:
         named_preset(str(folder / BEST), "dqn")
 
 
+def test_a_wrong_preset_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    for entry in ('total_steps = "a"', "total_steps = 8\nseeds = [1, 2]"):
+        file.write_text(f'algorithm = "ppo"\nenv = "CartPole-v1"\n{entry}\n')
+        with pytest.raises((TypeError, ValueError), match=r"mine.toml: (total_steps|seeds)=.* must be an integer"):
+            named_preset(str(file))
+
+
 def test_values_in_toml() -> None:
     values = {"a": 1, "b": 0.1, "c": True, "d": "x\ny", "e": [1, 2], "f": {"g": [0.5], "h.i": "j"}, "k": {}}
     assert tomllib.loads("\n".join(f"{name} = {in_toml(value)}" for name, value in values.items())) == values
