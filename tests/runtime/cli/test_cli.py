@@ -142,6 +142,8 @@ def test_help_texts_come_from_the_fields() -> None:
     [
         (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
         (["train", "--env", "x"], "name the algorithm first: jaxrl train ppo --env x. Choose one of ppo, a2c,"),
+        (["train", "--env", "x", "dqn"], "name the algorithm first: jaxrl train dqn --env x. Choose one of"),
+        (["train", "--env", "dqn"], "name the algorithm first: jaxrl train ppo --env dqn. Choose one of"),
         (
             ["train", "ppo", "--env", "x", "--anneal", "false"],
             "--anneal is a switch and takes no value, but got 'false': write --anneal or --no-",

@@ -76,7 +76,11 @@ def goes_on(args: Sequence[str]) -> bool:
 def named_algorithm(args: Sequence[str]) -> str:
     """Return the first argument. Raise ValueError if it is not an algorithm."""
     if args[0].startswith("-"):
-        raise ValueError(f"name the algorithm first: jaxrl train ppo {' '.join(args)}. Choose one of {', '.join(ALGORITHMS)}")
+        is_last = args[-1] in ALGORITHMS and not args[-2:][0].startswith("-")
+        name, *others = [args[-1], *args[:-1]] if is_last else ["ppo", *args]
+        raise ValueError(
+            f"name the algorithm first: jaxrl train {name} {' '.join(others)}. Choose one of {', '.join(ALGORITHMS)}"
+        )
     import_algorithm(args[0])
     if args[0] not in ALGORITHMS:
         raise unknown_algorithm(args[0])
