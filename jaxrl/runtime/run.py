@@ -181,6 +181,8 @@ def run(
         signal's number. Custom handlers, and signals that are ignored (``nohup``), are left alone.
     """
     check_which("init_which", init_which)
+    if init_from is None and init_which != "best":
+        raise ValueError(f"init_which={init_which!r} has no effect without init_from: leave it out, or name a run to start from")
     config = RunConfig(
         total_steps,
         Members(seeds, hyperparams),
