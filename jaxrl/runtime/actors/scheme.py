@@ -104,8 +104,9 @@ def resolve_scheme(
     if num_workers is not None:
         chosen = dataclasses.replace(chosen, num_workers=checked("num_workers", num_workers, CountOrZero))
     if not isinstance(agent.env, HostEnv):
+        name = "scheme" if scheme is not None else "num_workers" if num_workers is not None else next(iter(places))
         raise ValueError(
-            f"scheme=… is for environments on the host, and {agent.env.name} runs in JAX, in one program: leave scheme out"
+            f"{name}=… is for environments on the host, and {agent.env.name} runs in JAX, in one program: leave {name} out"
         )
     if problem := _why_impossible(chosen):
         raise ValueError(problem)

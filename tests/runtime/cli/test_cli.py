@@ -158,6 +158,7 @@ def test_help_texts_come_from_the_fields() -> None:
         (["train", "ppo", "--env", ENV, "--num-minibatches", "3"], "num_minibatches=3 must divide"),
         (["train", "ppo", "--env", ENV, "--learning-rate", "nan"], "learning_rate=nan is not allowed"),
         (["train", "ppo", "--env", ENV, "--init-which", "last"], "init_which='last' has no effect without init_from"),
+        (["train", "ppo", "--env", ENV, "--num-workers", "2"], "num_workers=… is for environments on the host"),
         (["train", "ppo", "--env", ENV, "--out", __file__], "cannot be written to"),
         (["train", "ppo", "--env", ENV, "--out", str(ROOT)], "is not empty"),
         (["train", "ppo", "--env", ENV, "--out", ""], "'' is not a path of a folder or file"),
