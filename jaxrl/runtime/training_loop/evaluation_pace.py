@@ -70,7 +70,7 @@ def episodes_within(share: float, at_most: int, rows: int, records: Sequence[Rec
     """
     episodes = min(at_most, EPISODES)
     evaluated = [record for record in records if np.any(record.get(EVALUATION_EPISODES, 0))]
-    longest = [float(np.mean(record[EVALUATION_LONGEST])) for record in evaluated]
+    longest = [float(np.nanmean(record[EVALUATION_LONGEST])) for record in evaluated]  # without seeds that diverged
     if not longest:
         return episodes
     each = [float(np.mean(record[EVALUATION_EPISODES])) * length for record, length in zip(evaluated, longest, strict=True)]

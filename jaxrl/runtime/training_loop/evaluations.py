@@ -58,7 +58,8 @@ class Evaluations:
             self.failure = error
             return none
         self.seconds += self.clock() - begin
-        took = {EVALUATION_LONGEST: np.asarray(played[1], np.float64).max(1), EVALUATION_EPISODES: episodes}
+        longest = np.where(diverged, np.nan, np.asarray(played[1], np.float64).max(1))
+        took = {EVALUATION_LONGEST: longest, EVALUATION_EPISODES: episodes}
         with np.errstate(invalid="ignore", over="ignore"):  # means that are not finite are reported
             means = [np.where(diverged, np.nan, np.asarray(x, np.float64).mean(1)) for x in played]
         found = {

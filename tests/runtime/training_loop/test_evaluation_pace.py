@@ -51,6 +51,8 @@ def test_an_evaluation_fits_or_is_left_out() -> None:
     assert episodes_within(0.25, 128, int(needed), records, 32) == 16 == EPISODES
     assert episodes_within(0.25, 128, int(needed) - 1, records, 32) == 0
     assert episodes_within(0.25, 3, 10**9, records) == 3
+    records[3]["evaluation/longest_episode"] = np.array([60.0, np.nan])  # a seed that diverged
+    assert [episodes_within(0.25, 128, int(needed) - less, records, 32) for less in (0, 1)] == [16, 0]
     assert episodes_within(0.25, 128, 0, []) == 16  # of the initial policies
 
 

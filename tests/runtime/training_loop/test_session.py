@@ -117,8 +117,11 @@ def test_logs_of_a_seed_that_has_diverged_are_blank(monkeypatch: pytest.MonkeyPa
             return states, metrics | {"best": Max(np.ones(2, np.float32))}, np.array([True, False])
 
     monkeypatch.setattr(run_module, "open_driver", lambda agent, seeds, **options: (Diverging(2, {}), jax.devices()[:1], None))
-    _, history = run(agent, 128, seeds=2, eval_every=0, quiet=True)
-    assert (history["best"][:, 0] == 1).all() and np.isnan(history["best"][:, 1]).all() and history["diverged"][-1, 1]
+    _, history = run(agent, 128, seeds=2, eval_every=1, quiet=True)
+    assert (history["best"][1:, 0] == 1).all() and np.isnan(history["best"][:, 1]).all() and history["diverged"][-1, 1]
+    for key in ("episodic_return", "episodic_length", "longest_episode"):
+        evaluated = ~np.isnan(history[f"evaluation/{key}"])
+        assert evaluated[:, 0].all() and evaluated[0, 1] and not evaluated[1:, 1].any()
 
 
 @pytest.mark.slow
