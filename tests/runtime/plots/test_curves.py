@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +140,15 @@ def test_hyperparameters_that_vary_over_seeds_make_curves(tmp_path: Path) -> Non
     np.testing.assert_array_equal(curves["learning rate 0.01"].values, [[30, 40]])
 
 
-def test_steps_of_runs_that_learn_from_a_dataset_are_updates(tmp_path: Path) -> None:
+def test_steps_of_runs_that_learn_from_a_dataset_are_updates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = {"data": {"import": "x:y"}}
     collected = write_run(tmp_path / "a", [[1.0]])
     offline = write_run(tmp_path / "b", [[3.0]], parts=data)
     names = [x_axis_name(group_runs(read_runs(folders))) for folders in ([collected], [offline], [tmp_path])]
     assert names == ["environment steps per seed", "updates per seed", "environment steps per seed or updates per seed"]
+    assert main(["plot", str(tmp_path), "--out", str(tmp_path / "a.svg")]) == 0
+    drawn = capsys.readouterr().out
+    assert re.findall(r"at 100 \w+", drawn) == ["at 100 steps", "at 100 updates"]
     status = read_run_status(offline, "b", 0.0)
     assert status.offline and "100 updates per seed" in progress_in_words(status) and speed_in_words(status) == "1 updates/s"
     online_too = write_run(tmp_path / "c", [[3.0]], parts=data, online=True)

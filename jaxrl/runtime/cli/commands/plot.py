@@ -15,7 +15,7 @@ import tyro
 from jaxrl.runtime.cli.flags import Flag, read_flags, shown_as
 from jaxrl.runtime.logs.read_runs import choose_key, read_runs
 from jaxrl.runtime.plots.curves import ALGORITHM, CurveGroup, Scale, group_runs, label_groups, make_curve, rename, x_axis_name
-from jaxrl.runtime.plots.draw import AXIS_NAMES, Band, draw_curves, summarise
+from jaxrl.runtime.plots.draw import AXIS_NAMES, UPDATES_NAME, Band, draw_curves, summarise
 from jaxrl.runtime.plots.statistics import METRIC_NAMES
 from jaxrl.runtime.plots.style import COLOURS, DASHES, FORMATS
 from jaxrl.runtime.system.disk import at_home
@@ -189,4 +189,5 @@ def _row(group: CurveGroup, band: Band, end: np.ndarray, digits: int) -> list[st
     seeds += f" in {len(group.members)} runs" * (len(group.members) > 1)
     seeds += f", {group.num_diverged} diverged" * (group.num_diverged > 0)
     name = " · ".join(part for part in (curve.panel, curve.label) if part)
-    return [name, seeds, f"at {curve.steps[-1]:,.0f} steps", middle, f"[{low}, {high}]" if total > 1 else ""]
+    unit = "updates" if x_axis_name([group]) == UPDATES_NAME else "steps"
+    return [name, seeds, f"at {curve.steps[-1]:,.0f} {unit}", middle, f"[{low}, {high}]" if total > 1 else ""]
