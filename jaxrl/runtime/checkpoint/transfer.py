@@ -165,5 +165,6 @@ def saved_folder(run: str | os.PathLike[str], which: str, name: str = "which") -
     if latest_step(saved) is None:
         there = which == "best" and latest_step(folder / CHECKPOINTS) is not None
         hint = f"; {name}='last' uses its last checkpoint" if there else ""
-        raise FileNotFoundError(f"{os.fspath(run)!r} has no {saved.name}/ yet: the run saved nothing, or was not evaluated{hint}")
+        reason = "the run saved nothing" + ", or was not evaluated" * (which == "best")
+        raise FileNotFoundError(f"{os.fspath(run)!r} has no {saved.name}/ yet: {reason}{hint}")
     return saved

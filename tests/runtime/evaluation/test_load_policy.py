@@ -206,6 +206,8 @@ def test_wrong_requests(runs: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     with pytest.raises(FileNotFoundError, match=r"has no best/ yet: the run saved nothing, or was not evaluated"):
         jaxrl.load_policy(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"has no checkpoints/ yet: the run saved nothing$"):
+        jaxrl.load_policy(tmp_path, which="last")
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
