@@ -19,6 +19,7 @@ from jaxrl import pbt
 from jaxrl.parallel import data_parallel, env_axes, make_mesh
 from jaxrl.pbt.builder import ranges_of
 from jaxrl.pbt.population import RESAMPLED, RETURN, Population
+from jaxrl.runtime.checkpoint.transfer import Source, warm_start
 from jaxrl.runtime.evaluation.load_policy import load_policies
 from jaxrl.types import Agent, AgentState, Mean
 
@@ -308,6 +309,11 @@ def test_a_lineage_without_room_is_one_line(ppo: Agent) -> None:
         state, _ = jax.jit(short.step)(state)
     with pytest.raises(ValueError, match="room for 2 generations, and there were 3: make the population with generations=4"):
         pbt.schedule_of(short, state)
+
+
+def test_a_population_does_not_start_from_another_run(population: Agent, stepped: AgentState) -> None:
+    with pytest.raises(ValueError, match="init_from=a run: a population cannot start from another run"):
+        warm_start(stepped, Source("a run", {}), population.algorithm.transferable_fields)
 
 
 @pytest.mark.slow

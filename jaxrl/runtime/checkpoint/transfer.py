@@ -107,9 +107,14 @@ def warm_start(states: PyTree, source: Source, transferable: Sequence[str]) -> t
       transferable: fields of the learner to copy; see ``Algorithm.transferable_fields``.
 
     Raises:
-      ValueError: no array fits.
+      ValueError: no array fits, or the agent is a population.
     """
     name, found = source
+    if not transferable:
+        raise ValueError(
+            f"init_from={name}: a population cannot start from another run, since each of its members begins with parameters "
+            "that it drew. Leave out init_from, or train one of its agents with it, without a population"
+        )
     leaves, structure = jax.tree_util.tree_flatten_with_path(states)
     taken, left, new, members = 0, [], [], 0
     for path, leaf in leaves:
