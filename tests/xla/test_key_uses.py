@@ -66,7 +66,7 @@ def test_nor_on_several_devices(name: str) -> None:
     """Each device draws what it does not share with the others from separate streams."""
     agent = made(name, axis_name="d")
     _, state = counting(agent.init, jax.random.key(7))(jax.random.key(7))
-    found, _ = counting(lambda state: jax.vmap(agent.step, in_axes=None, axis_size=3, axis_name="d")(state), state)(state)
+    found, _ = counting(lambda state: jax.vmap(agent.step, in_axes=None, axis_size=4, axis_name="d")(state), state)(state)
     assert not twice(found)
 
 
