@@ -69,7 +69,7 @@ def episodes_within(share: float, at_most: int, rows: int, records: Sequence[Rec
       begin: rows before training. The evaluation there is always made, and does not count.
     """
     episodes = min(at_most, EPISODES)
-    evaluated = [record for record in records if np.any(record.get(EVALUATION_EPISODES, 0))]
+    evaluated = [r for r in records if np.any(r.get(EVALUATION_EPISODES, 0)) and np.isfinite(r[EVALUATION_LONGEST]).any()]
     longest = [float(np.nanmean(record[EVALUATION_LONGEST])) for record in evaluated]  # without seeds that diverged
     if not longest:
         return episodes
