@@ -36,8 +36,8 @@ OF_ONE_CORE = (
 
 
 def unused_by(core: str | None) -> set[str]:
-    """Return the keywords of cores that have no effect with this core, or with None."""
-    return {name for other, name, _ in OF_ONE_CORE if other != core} | ({"core_size"} if core is None else set())
+    """Return the keywords that only other cores have."""
+    return {name for other, name, _ in OF_ONE_CORE if other != core}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +122,6 @@ class CoreConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.core is None and self.core_size != CoreConfig.core_size:
-            raise ValueError(f'core_size={self.core_size} has no effect without a core: name one, such as core="gru"')
         for core, name, default in OF_ONE_CORE:
             if self.core == core:
                 object.__setattr__(self, name, getattr(self, name) or default)

@@ -88,7 +88,6 @@ def test_values_become_plain() -> None:
         (ActorCriticConfig, {"squash": None}, "squash=None must be True or False"),
         (QNetworkConfig, {"dueling": 1}, "dueling=1 must be True or False"),
         (QNetworkConfig, {"dueling": True, "core": "gru"}, "core='gru' and dueling=True are mutually exclusive: leave one out"),
-        (CoreConfig, {"core_size": 32}, 'core_size=32 has no effect without a core: name one, such as core="gru"'),
         (ActionValueConfig, {"dropout": 0.995}, r"dropout=0.995 is not allowed: it must be a number in \[0, 0.99\]"),
     ],
 )

@@ -122,8 +122,6 @@ def prepare_off_policy(
         given = critic or {}
         unused = unused_by(given["core"]) if "core" in given else set()
         takes = {*inspect.signature(action_value).parameters} - unused
-        if "core_size" in unused:  # specs of earlier versions have it without a core
-            given = {name: value for name, value in given.items() if name != "core_size"}
         critic = {**{name: value for name, value in model.items() if name in takes}, **given}
     parts = {**parts, "critic": critic}
     options: Any = {"statistics": statistics, "memory": memory}
