@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_type_hints
 
+import numpy as np
+
 from jaxrl.models.convolution import CONVOLUTIONS
 from jaxrl.models.cores import CORES
 from jaxrl.models.images import IMAGE_NETWORKS, LAYOUTS
@@ -290,9 +292,9 @@ def _checked(name: str, value: Any, type_: Any) -> Any:
 
 def _sizes(hidden_sizes: Any) -> tuple[int, ...]:
     sizes = tuple(hidden_sizes) if isinstance(hidden_sizes, Sequence) else (None,)
-    if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
+    if not all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0 for size in sizes):
         raise ValueError(f"hidden_sizes={hidden_sizes!r} must be positive integers, as in (64, 64), or (64,) for one layer")
-    return sizes
+    return tuple(int(size) for size in sizes)
 
 
 def _similar(value: Any, allowed: Collection[Any]) -> str:

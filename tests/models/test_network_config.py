@@ -62,6 +62,7 @@ def test_a_text_replaces_those_of_more_general_configs() -> None:
 def test_values_become_plain() -> None:
     given = CoreConfig(hidden_sizes=[8, 4], channel_multiplier=np.int64(2), core="gru", core_size=8.0)  # type: ignore[arg-type]
     assert given == CoreConfig(hidden_sizes=(8, 4), channel_multiplier=2, core="gru", core_size=8)
+    assert {type(size) for size in NetworkConfig(hidden_sizes=(np.int64(8), 4)).hidden_sizes} == {int}  # type: ignore[arg-type]
     assert type(given.core_size) is type(given.channel_multiplier) is int
     model = models.actor_critic(VECTOR, DISCRETE, core="gru", core_size=8.0)  # type: ignore[arg-type]
     assert jax.tree.map(np.shape, model.initial_carry(3)) == (3, 8)

@@ -187,7 +187,7 @@ def report(results: Sequence[RunScore], options: EvalOptions) -> None:
     if options.json:
         absolute(options.json).write_text(text, encoding="utf-8")  # it may be /dev/null or a pipe
     how = "sampled" if options.explore else "greedy"
-    print(f"{options.episodes} {how} episodes per seed, {options.which} policies\n")
+    print(f"{options.episodes} {how} episode{'s' * (options.episodes > 1)} per seed, {options.which} policies\n")
     show_table(COLUMNS, [_row(result) for result in results])
     for result in results:
         for remark in remarks(result, options):
