@@ -20,8 +20,8 @@ MPO = {**SAC, "samples": 5, "mean_kl": 0.01, "model": {"initial_std": 0.4}}
 """With the default standard deviation of 1 before training, which MPO hardly changes, one seed had a return of 244 after 34,000
 rows, and with 0.4 of 1,960 (0.2: 1,650 after 32,700; with `improvement_kl` of 0.3, 960 after 28,000, where it had 880).
 With `deviation_kl` of 1e-4, within which the multiplier of deviations can fall to 0 in 100,000 updates, one of two seeds got
-stuck after 140,000: greedy returns were 6,034 and 7,535 after 300,000 rows. These are of an Intel Xeon (family 6, model 167); in
-the following, deviations began at 1.
+stuck after 140,000: greedy returns of seeds 2 and 0 were 6,034 and 7,535 after 300,000 rows; with the default, 7,298 and 8,281.
+These are of an Intel Xeon (family 6, model 167); in the following, deviations began at 1.
 An update with the default of 20 samples takes 42 ms on one core of a Zen 4, and with 5 samples 16; SAC's takes 7. The narrower
 bounds of the defaults were slower on one seed: with 10 samples its return was 2,070 after 58,600 rows, and 3,270 with these.
 After 300,000 rows the greedy return of that seed was 5,610. Slower on it were 3-step returns (1,640 after 58,600 rows), a
