@@ -307,7 +307,7 @@ def test_scores_are_of_the_environment_as_it_is() -> None:
     np.testing.assert_array_equal(played.episodic_return, [5, 5])
     policy = agent.algorithm.policy(state.learner)
     moments = list(_host_player(agent, policy, jax.random.key(1), False)(0))
-    assert [moment.reward for moment in moments] == [0, 1, 1, 1, 1, 1] and moments[-1].ended
+    assert [moment.episodic_return for moment in moments] == [0, 1, 2, 3, 4, 5] and moments[-1].ended
     rollout = collected(agent.env)  # type: ignore[arg-type]
     assert rollout.reward.max() == np.float32(0.1) and rollout.truncated[1].all()
 
