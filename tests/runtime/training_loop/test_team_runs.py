@@ -175,7 +175,7 @@ def test_a_recorded_episode_lasts_until_all_are_over() -> None:
         agent = small_ppo(env)
         moments = list(player(agent, first_policy(agent), 0, PlayOptions())(0))
         assert [moment.ended for moment in moments] == [False] * 3 + [True]
-        assert sum(moment.reward for moment in moments) == pytest.approx(80 / 3)
+        assert moments[-1].episodic_return == pytest.approx(80 / 3)
         assert np.shape(moments[1].obs) == (3, 3) and np.shape(moments[1].action) == (3,)
 
 
