@@ -37,7 +37,7 @@ OF_ONE_CORE = (
 """Core, a keyword that only this core has, and its default."""
 
 
-def unused_by(core: str | None) -> set[str]:
+def keywords_of_other_cores(core: str | None) -> set[str]:
     """Return the keywords that only other cores have."""
     return {name for other, name, _ in OF_ONE_CORE if other != core}
 

@@ -28,7 +28,7 @@ from jaxrl.builder.replay_setup import ReplaySetup
 from jaxrl.builder.setup import AlgorithmSetup
 from jaxrl.distributions import MASKED, Categorical, sample_each
 from jaxrl.models import action_value, policy_network
-from jaxrl.models.config import unused_by
+from jaxrl.models.config import keywords_of_other_cores
 from jaxrl.registry import title_of
 from jaxrl.replay.options import Recent
 from jaxrl.replay.sequence import sequence_replay
@@ -120,7 +120,7 @@ def prepare_off_policy(
     if isinstance(model, Mapping) and (critic is None or isinstance(critic, Mapping)):
         # The arguments are for both networks. Those that a critic does not take are checked by the policy's network.
         given = critic or {}
-        unused = unused_by(given["core"]) if "core" in given else set()
+        unused = keywords_of_other_cores(given["core"]) if "core" in given else set()
         takes = {*inspect.signature(action_value).parameters} - unused
         critic = {**{name: value for name, value in model.items() if name in takes}, **given}
     parts = {**parts, "critic": critic}

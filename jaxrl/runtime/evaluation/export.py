@@ -18,7 +18,7 @@ from jaxrl.types import Array, Policy, PyTree, StepInput
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """Default platforms of an exported policy, regardless of where it is exported."""
-KNOWN = (*PLATFORMS, "rocm")
+KNOWN_PLATFORMS = (*PLATFORMS, "rocm")
 """Names of platforms. ``jax.export`` takes any text, and a function for an unknown platform runs nowhere."""
 
 Row = Callable[[PyTree, StepInput, Array | None], tuple[PyTree, Array]]
@@ -28,9 +28,9 @@ Row = Callable[[PyTree, StepInput, Array | None], tuple[PyTree, Array]]
 def check_platforms(platforms: Sequence[str]) -> list[str]:
     """Return the platforms as a list. Raise ValueError unless all are known, and there is at least one."""
     listed = [] if isinstance(platforms, str) else list(platforms)
-    if not listed or not all(name in KNOWN for name in listed):
+    if not listed or not all(name in KNOWN_PLATFORMS for name in listed):
         fix = ": a GPU is cuda or rocm" if "gpu" in platforms else ""
-        raise ValueError(f"platforms={platforms!r} must be a sequence of {', '.join(KNOWN)}, such as ('cpu',){fix}")
+        raise ValueError(f"platforms={platforms!r} must be a sequence of {', '.join(KNOWN_PLATFORMS)}, such as ('cpu',){fix}")
     return listed
 
 

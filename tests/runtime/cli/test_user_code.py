@@ -122,7 +122,8 @@ def test_no_command_imports_from_the_current_folder(hostile: Path) -> None:
     jaxrl.run(cartpole("ppo"), 64, seeds=[4, 2], out=hostile / "run", eval_episodes=2, tensorboard=False, quiet=True)
     given = {"plot run": 0, "eval run --episodes 2": 0, "envs --backend gymnax CartPole": 0, "train --resume run --quiet": 0}
     python_in(hostile, "-P", "-c", commands(**given))
-    python_in(hostile, "-m", "jaxrl", "plot", "run")
+    assert "PPO" in python_in(hostile, "-m", "jaxrl", "plot", "run")
+    assert not (hostile / "mark").exists()
 
 
 @pytest.mark.slow
